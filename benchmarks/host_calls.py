@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import gc
 import itertools
+import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -126,18 +129,20 @@ def without_launches() -> Iterator[None]:
 
     def load(source: Any, entry: str, index: int) -> Any:
         kernel = object.__new__(device._Kernel)
-        kernel.function, kernel.shared, kernel.signature = 0, 1 << 16, source.signature(entry)
-        kernel.slots = device._Slots(kernel.signature)
-        kernel.set_device, kernel.launch_kernel = _nothing, _nothing
+        signature = source.signature(entry)
+        kernel.function, kernel.shared = 0, 1 << 16
+        kernel.put_pointers, kernel.slots = signature.put_pointers, device._Slots(signature)
+        # Functions in C stand for those in C, and take the same: a launch's are eleven numbers.
+        kernel.set_device, kernel.launch_kernel = abs, struct.Struct("11q").pack
         return device._kernels.setdefault((id(source), entry, index), (source, kernel))
 
     with (
-        mock.patch.object(host, "launch_blocks", lambda *given: device.launch_blocks(*given, 0)),
+        mock.patch.object(host, "launch_blocks", functools.partial(device.launch_blocks, index=0)),
         mock.patch.dict(device._kernels),
         mock.patch.object(device, "_load", load),
-        mock.patch.object(torch._C, "_cuda_getDevice", _first, create=True),
-        mock.patch.object(torch._C, "_cuda_getCurrentRawStream", _first, create=True),
-        mock.patch.object(torch.cuda, "is_current_stream_capturing", _nothing),
+        mock.patch.object(torch._C, "_cuda_getDevice", gc.get_debug, create=True),
+        mock.patch.object(torch._C, "_cuda_getCurrentRawStream", abs, create=True),
+        mock.patch.object(torch.cuda, "is_current_stream_capturing", bool),
         mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
         mock.patch("detmode.cuda.allocation._poison", lambda tensor: tensor),
@@ -147,10 +152,6 @@ def without_launches() -> Iterator[None]:
 
 def _lasting_stream(_: Tensor) -> int | None:
     return device.lasting_stream(0)
-
-
-def _first(*_: object) -> int:
-    return 0
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -115,7 +115,7 @@ class _Slots(threading.local):
         addresses = [first + 8 * offset for offset in signature.offsets]
         self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         # One look into the thread's own attributes gives all that a launch needs.
-        self.all = as_bytes, as_bytes.cast("Q"), ctypes.addressof(self._pointers)
+        self.all = as_bytes, ctypes.addressof(self._pointers)
 
 
 class _Kernel:
@@ -131,8 +131,9 @@ class _Kernel:
         self.function: int = self.raw.kernel.ptr
         self.is_new = kept.is_new
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
-        self.signature = source.signature(entry)
-        self.slots = _Slots(self.signature)
+        signature = source.signature(entry)
+        self.put_pointers = signature.put_pointers
+        self.slots = _Slots(signature)
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
 
@@ -178,11 +179,9 @@ def launch_blocks(
     kernel = known[1]
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
-    as_bytes, words, address = kernel.slots.all
-    as_bytes[:], tensors = bound
-    for place, tensor in zip(kernel.signature.pointer_words, tensors):
-        if tensor is not None:
-            words[place] = tensor.data_ptr()
+    values, address = kernel.slots.all
+    values[:], tensors = bound
+    kernel.put_pointers(values, tensors)
     if shared > kernel.shared:
         _lock.run(kernel.raise_limit, shared)
     stream = torch._C._cuda_getCurrentRawStream(index)

@@ -95,6 +95,11 @@ def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, in
 
 
 def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int]:
+    # Most are such; looking closer takes five times as long.
+    if type(grid) is tuple and len(grid) == 3:
+        x, y, z = grid
+        if 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535:
+            return grid
     x, y, z = blocks = _triple(caller, "grid", grid)
     if x >= 2**31 or y > 65535 or z > 65535:
         raise ValueError(
@@ -301,17 +306,33 @@ class UnsizedLaunch:
         """Make the launch with a grid, as for `launch_blocks`; otherwise as `of_threads`."""
         return self._made(_checked_grid("of_blocks", grid), numbers)
 
+    def launch(self, threads: int, /, *numbers: Any, **tensors: Tensor | None) -> None:
+        """Launch at once what :meth:`of_threads` makes: for a launch that is made only once.
+
+        Raises:
+            ValueError: as :meth:`of_threads`.
+            ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
+        """
+        (source, entry, block, shared), signature = self._fixed
+        if block != _BLOCK:
+            raise ValueError(f"launch(): {self!r} has a block of its own; call of_blocks")
+        bound = self._packed(numbers), signature.bind_tensors(tensors)
+        _launch(source, entry, _grid_for(threads), block, shared, bound)
+
     def _made(self, grid: tuple[int, int, int], numbers: tuple[Any, ...]) -> Launch:
         made = _new(Launch)
         made._what, made._signature = self._fixed
         made._grid = grid
+        made._words = self._packed(numbers)
+        return made
+
+    def _packed(self, numbers: tuple[Any, ...]) -> bytes:
         try:
-            made._words = self._pack(*numbers)
+            return self._pack(*numbers)
         except (TypeError, struct.error):
             raise ValueError(
-                f"{made._signature.where}: {', '.join(self._open)} cannot hold {numbers}"
+                f"{self._fixed[1].where}: {', '.join(self._open)} cannot hold {numbers}"
             ) from None
-        return made
 
     def __repr__(self) -> str:
         source, entry, block, _ = self._fixed[0]
@@ -343,15 +364,20 @@ def _launch(
     bound: Bound,
 ) -> None:
     first, index = None, 0
-    for tensor in bound[1]:
-        if tensor is None:
-            continue
-        if first is None:
-            first = tensor
-            # Quicker than the device, of which PyTorch makes an object each time.
-            index = tensor.get_device()
-        elif tensor.get_device() != index:
-            check_devices(entry, first, tensor)
+    try:
+        for tensor in bound[1]:
+            if tensor is None:
+                continue
+            if first is None:
+                first = tensor
+                # Quicker than the device, of which PyTorch makes an object each time.
+                index = tensor.get_device()
+            elif tensor.get_device() != index:
+                check_devices(entry, first, tensor)
+    except AttributeError:
+        # Asked for only here: most are tensors.
+        source.signature(entry).check_tensors(bound[1])
+        raise
     if first is None:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
     if 0 in grid:

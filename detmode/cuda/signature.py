@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
 
@@ -19,7 +19,7 @@ _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^()]*)\)")
 _STRUCT = re.compile(r"struct\s+(\w+)\s*\{([^{}]*)\}\s*;")
 _MEMBERS = re.compile(r"\s*(int64_t|double)\s+(\w+(?:\s*,\s*\w+)*)\s*")
-_CODES = {"pointer": "8x", "int64_t": "q", "bool": "q", "double": "d"}
+_CODES = {"int64_t": "q", "bool": "q", "double": "d"}
 _PYTHON = {
     "pointer": "a Tensor or None",
     "int64_t": "an int",
@@ -86,21 +86,22 @@ class _Part:
         self._where = where
         self.parameters = tuple(parameters)
         names = self.names = [parameter.name for parameter in parameters]
-        self._in_order = _getter(names)
+        self.in_order = _getter(names)
         self._types_of = _types_of(len(names))
         self._accepted: set[tuple[type, ...]] = set()
 
     def of(self, arguments: Mapping[str, object]) -> tuple[Any, ...]:
         """Return the arguments of these parameters, in their order."""
-        values: tuple[Any, ...] = self._in_order(arguments)
+        values = self.in_order(arguments)
         # Types that were checked once need no second look.
         types = self._types_of(*values)
         if types not in self._accepted:
-            self._check(values)
+            self.check(values)
             self._accepted.add(types)
         return values
 
-    def _check(self, values: tuple[object, ...]) -> None:
+    def check(self, values: tuple[object, ...]) -> None:
+        """Raise TypeError for the first of the values that its parameter does not take."""
         for (name, kind, members), value in zip(self.parameters, values):
             if members:
                 fields = tuple(member for member, _ in members)
@@ -126,7 +127,9 @@ class KernelSignature:
         offsets: the first word of each parameter.
         n_words: of all parameters.
         pointers: the positions of the pointers among the parameters.
-        pointer_words: their words.
+        put_pointers: writes the addresses of tensors, one for each pointer, to a buffer of all
+            words; that of None is 0.
+        check_tensors: raises TypeError if what is given for the pointers is no Tensor or None.
 
     Raises:
         ValueError: a parameter that no launch can pass.
@@ -135,36 +138,45 @@ class KernelSignature:
     def __init__(self, where: str, parameters: tuple[Parameter, ...]) -> None:
         self.where = where
         self.parameters = parameters
+        self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
+        self.put_pointers = _pointers_putter(len(self.pointers))
+        # Those of the pointers come first, so that one call writes them.
+        pointer_words = iter(range(len(self.pointers)))
+        self.n_words = len(self.pointers)
         self.offsets: list[int] = []
-        words: list[tuple[str, str]] = []
+        self._words: list[tuple[str, str]] = []
         for name, kind, members in parameters:
-            if kind not in _CODES and not members:
+            if kind not in _PYTHON and not members:
                 raise ValueError(
                     f"{where}: parameter {name!r} is of type {kind}; a kernel takes pointers, "
                     "int64_t, double, bool, and plain structs of int64_t and double"
                 )
-            self.offsets.append(len(words))
-            words += [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
-        self.n_words = len(words)
-        self._layout = _layout_of(kind for _, kind in words)
-        self._words = [(name, kind) for name, kind in words if kind != "pointer"]
-        self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
-        self.pointer_words = [self.offsets[i] for i in self.pointers]
+            if kind == "pointer":
+                self.offsets.append(next(pointer_words))
+                continue
+            self.offsets.append(self.n_words)
+            words = [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
+            self._words += words
+            self.n_words += len(words)
+        self._layout = struct.Struct(
+            "=" + "8x" * len(self.pointers) + "".join(_CODES[kind] for _, kind in self._words)
+        )
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
+        self.check_tensors = self._tensors.check
         self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
         self._pack = _packer(self._layout, self._numbers.parameters, self._numbers.names, {})
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
-        """Check all arguments, and put them into the order of the parameters.
+        """Check the numbers, and put all arguments into the order of the parameters.
 
         Raises:
             ValueError: a parameter without an argument, or the reverse; or a number that its
                 parameter cannot hold.
-            TypeError: an argument of another kind than its parameter.
+            TypeError: a number of another kind than its parameter.
         """
         try:
             if len(arguments) == len(self.parameters):
-                return self._packed(arguments), self._tensors.of(arguments)
+                return self._packed(arguments), self._tensors.in_order(arguments)
         except KeyError:
             pass
         refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
@@ -182,7 +194,7 @@ class KernelSignature:
         """Give the second half of what :meth:`bind` gives: for the arguments of pointers."""
         try:
             if len(arguments) == len(self._tensors.names):
-                return self._tensors.of(arguments)
+                return self._tensors.in_order(arguments)
         except KeyError:
             pass
         refuse_names(self.where, arguments, self._tensors.names)
@@ -246,10 +258,6 @@ def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[st
     )
 
 
-def _layout_of(kinds: Iterable[str]) -> struct.Struct:
-    return struct.Struct("=" + "".join(_CODES[kind] for kind in kinds))
-
-
 # As texts, these are compiled once; loops over the arguments take twice as long at each launch.
 
 
@@ -259,6 +267,17 @@ def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
     taken = [f"a{i}" for i in range(n)]
     found = eval(f"lambda {', '.join(taken)}: ({''.join(f'type({name}), ' for name in taken)})")
     return cast("Callable[..., tuple[type, ...]]", found)
+
+
+@functools.cache
+def _pointers_putter(n: int) -> Callable[..., None]:
+    """Return what writes the addresses of ``n`` tensors to the beginning of a buffer."""
+    addresses = (f", 0 if (a := tensors[{i}]) is None else a.data_ptr()" for i in range(n))
+    put = eval(
+        f"lambda buffer, tensors: put(buffer, 0{''.join(addresses)})",
+        {"put": struct.Struct(f"={n}Q").pack_into},
+    )
+    return cast("Callable[..., None]", put)
 
 
 def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any, ...]]:

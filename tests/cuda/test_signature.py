@@ -14,6 +14,8 @@ from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 
 X = torch.zeros(1)
+POINTERS = ("input", "output", "anything")
+"""Of `kinds`, in the kernel's order."""
 FITTING = {"factor": 2.0, "n": 1, "output": X, "input": X}
 
 
@@ -81,15 +83,20 @@ def test_structs_that_do_not_fit(both: object, error: type[Exception], message: 
 
 
 def test_arguments_are_packed_in_words() -> None:
-    """Both runtimes read 8 bytes an argument, or a member, in the order of the parameters and
-    not of the arguments; pointers are zeros there, and their tensors come with them.
+    """Both runtimes read 8 bytes an argument, or a member: first the pointers, which are zeros, and
+    whose tensors come with them, then the others; both in the order of the parameters and not of
+    the arguments.
     """
     values = {"anything": X[1:], "flag": True, "real": 2.5, "whole": -5, "input": None, "output": X}
     signature = WARP.signature("kinds")
     words, tensors = signature.bind(values)
-    assert struct.unpack("=QQqdqQ", words) == (0, 0, -5, 2.5, 1, 0)
-    assert all(values[name] is x for name, x in zip(("input", "output", "anything"), tensors))
-    assert (signature.pointers, signature.pointer_words) == ([0, 1, 5], [0, 1, 5])
+    assert struct.unpack("=QQQqdq", words) == (0, 0, 0, -5, 2.5, 1)
+    assert all(values[name] is x for name, x in zip(POINTERS, tensors))
+    assert (signature.pointers, signature.offsets) == ([0, 1, 5], [0, 1, 3, 4, 5, 2])
+    written = bytearray(words)
+    signature.put_pointers(written, tensors)
+    addresses = [0 if values[name] is None else values[name].data_ptr() for name in POINTERS]
+    assert written == struct.pack("=3Q", *addresses) + words[24:]
     signature = WARP.signature("by_value")
     assert (signature.offsets, signature.n_words) == ([0, 1, 4], 5)
     words, (output,) = signature.bind({"after": 4, "both": Mixed(1, 2, 3.0), "output": X})
@@ -138,6 +145,14 @@ def test_a_launch_whose_size_is_to_come() -> None:
         assert output.tolist() == members
     by_value.of_threads(0, (1, 2, 3.0))(output=output)
     assert output.tolist() == [3, 4, 20, 7]
+    by_value.launch(1, (5, 6, 0.25), output=output)
+    assert output.tolist() == [5, 6, 1, 9]
+    with pytest.raises(
+        TypeError, match="output is pointer, so it takes a Tensor or None, but got "
+    ):
+        by_value.launch(1, (1, 2, 3.0), output=[1])
+    with pytest.raises(ValueError, match="nothing is given for 'output'"):
+        by_value.launch(1, (1, 2, 3.0))
     for numbers in ((), (1,), ((1, 2),), ((1, 2.0, 3.0),), ((1, 2**63, 3.0),), ((1, 2, 3.0), 1)):
         with pytest.raises(
             ValueError, match=re.escape(f"warp.cu: by_value: both cannot hold {numbers}")

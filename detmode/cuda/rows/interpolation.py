@@ -105,7 +105,7 @@ _Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[in
 def _plan(
     interpolation: Interpolation,
     dtype: torch.dtype,
-    shape: torch.Size,
+    shape: tuple[int, ...],
     memory_format: torch.memory_format,
     output_size: tuple[int, ...],
     input_size: tuple[int, ...],
@@ -119,11 +119,11 @@ def _plan(
     ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of the
     tables is written, once.
     """
-    batch, channels, *sizes = input_size
+    leading, sizes = input_size[:2], input_size[2:]
     if (
         not len(sizes) == len(output_size) == len(scales)
-        or shape != (batch, channels, *output_size)
-        or min(*sizes, *output_size) <= 0
+        or shape != leading + output_size
+        or min(sizes + output_size) <= 0
     ):
         raise RuntimeError(
             f"grad_output, {list(shape)}, does not have the sizes of an interpolation from "
@@ -132,14 +132,15 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    axes = [*zip(sizes, output_size, scales)]
+    axes = tuple(zip(sizes, output_size, scales))
     tabled = _tabled(interpolation, opmath, align_corners, axes, kept)
     if tabled is None:
         tabled = _tabled(interpolation, opmath, align_corners, axes, None)
         assert tabled is not None
     numbers, reads, write, length = tabled
-    flat = memory_format is torch.contiguous_format
-    outer, inner = (batch * channels, 1) if flat else (batch, channels)
+    outer, inner = leading
+    if memory_format is torch.contiguous_format:
+        outer, inner = outer * inner, 1
     row = output_size[-1] * inner
     numel = math.prod(input_size)
     many = inner == 1 and numel >= MANY
@@ -149,12 +150,12 @@ def _plan(
         gather = _gather(dtype, dtype, len(sizes), whole, numel, is_aligned, clamps)
         return write, length, gather, None, (0, 0)
     outer_last = outer * math.prod(sizes[:-1])
-    leading = _shape(outer, row, numbers[AXIS:])
+    first = _shape(outer, row, numbers[AXIS:])
     last = _shape(outer_last, inner, numbers[:AXIS])
     return (
         write,
         length,
-        _gather(dtype, opmath, len(sizes) - 1, leading, outer_last * row, is_aligned, clamps),
+        _gather(dtype, opmath, len(sizes) - 1, first, outer_last * row, is_aligned, clamps),
         _gather(opmath, dtype, 1, last, numel, True, clamps),
         (outer_last, row),
     )
@@ -179,8 +180,8 @@ def _tabled(
     written: tuple[float, ...] = ()
     threads, length, reads = 0, 0, 1
     for axis in axes:
-        found = known.get(axis) or new.get(axis)
-        if found is None:
+        found = known.get(axis) or (new and new.get(axis))
+        if not found:
             size, out, scale = axis
             if size >= 1 << 31 or out >= 1 << 31:
                 raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
@@ -199,11 +200,11 @@ def _tabled(
         reads *= -(-out * taps // size)
     if not new:
         return numbers, reads, None, length
-    launch = _write(interpolation, dtype, align_corners)
-    write = launch.of_threads(threads, written + NOT_TABLED[len(written) :])
+    write = _write(interpolation, dtype, align_corners)
+    written += NOT_TABLED[len(written) :]
     if kept is None:
-        return numbers, reads, write, length
-    write(tables=kept.memory)
+        return numbers, reads, write.of_threads(threads, written), length
+    write.launch(threads, written, tables=kept.memory)
     known.update(new)
     return numbers, reads, None, length
 
