@@ -180,8 +180,17 @@ def test_a_launch_whose_size_is_to_come() -> None:
         UnsizedLaunch(WARP, "by_value", ("both",), 2048, after=1)
     with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
         by_value.of_threads(-1, (1, 2, 3.0))
-    with pytest.raises(ValueError, match=r"of_blocks\(\): grid must be below"):
-        in_blocks.of_blocks((1, 2**16), 1, (1, 2, 3.0))
+    for grid, message in (
+        ((1, 2**16), "grid must be below"),
+        ((1, 2**16, 1), "grid must be below"),
+        ((1, 1, 2**16), "grid must be below"),
+        ((2**31, 1, 1), "grid must be below"),
+        ((1, -1, 1), "grid must not be negative"),
+    ):
+        with pytest.raises(ValueError, match=rf"of_blocks\(\): {message}"):
+            in_blocks.of_blocks(grid, 1, (1, 2, 3.0))
+    with pytest.raises(ValueError, match="has a block of its own; call of_blocks"):
+        in_blocks.launch(1, 1, (1, 2, 3.0), output=output)
     with pytest.raises(ValueError, match="has a block of its own; call of_blocks"):
         in_blocks.of_threads(1, 1, (1, 2, 3.0))
 
