@@ -242,6 +242,13 @@ KERNELS = (
         "detmode/cuda/signature.py",
         "tests/cuda/test_signature.py",
         ("if given.keys() != set(names):", "if False:"),
+        ('"lambda buffer, tensors: put(buffer, 0', '"lambda buffer, tensors: put(buffer, 8'),
+    ),
+    *_of(
+        "detmode/cuda/launch.py",
+        "tests/cuda/test_signature.py",
+        ("0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535:", "True:"),
+        ("source.signature(entry).check_tensors(bound[1])", "pass"),
     ),
     *_of(
         _RULES + "upsample_aa/kernels.cu",
