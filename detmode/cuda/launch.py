@@ -95,11 +95,6 @@ def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, in
 
 
 def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int]:
-    # Most are such; looking closer takes five times as long.
-    if type(grid) is tuple and len(grid) == 3:
-        x, y, z = grid
-        if 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535:
-            return grid
     x, y, z = blocks = _triple(caller, "grid", grid)
     if x >= 2**31 or y > 65535 or z > 65535:
         raise ValueError(
@@ -188,6 +183,8 @@ def launch_blocks(
 
 
 _new = object.__new__
+# Not looked up in the argument: a storage has a method of this name, too.
+_device_of = Tensor.get_device
 
 
 class Launch:
@@ -298,9 +295,7 @@ class UnsizedLaunch:
             ValueError: ``threads`` is negative, the parameters do not hold such numbers, or the
                 block has not 256 threads.
         """
-        if self._fixed[0][2] != _BLOCK:
-            raise ValueError(f"of_threads(): {self!r} has a block of its own; call of_blocks")
-        return self._made(_grid_for(threads), numbers)
+        return self._made(self._grid_for(threads), numbers)
 
     def of_blocks(self, grid: int | Sequence[int], /, *numbers: Any) -> Launch:
         """Make the launch with a grid, as for `launch_blocks`; otherwise as `of_threads`."""
@@ -314,10 +309,13 @@ class UnsizedLaunch:
             ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
         """
         (source, entry, block, shared), signature = self._fixed
-        if block != _BLOCK:
-            raise ValueError(f"launch(): {self!r} has a block of its own; call of_blocks")
         bound = self._packed(numbers), signature.bind_tensors(tensors)
-        _launch(source, entry, _grid_for(threads), block, shared, bound)
+        _launch(source, entry, self._grid_for(threads), block, shared, bound)
+
+    def _grid_for(self, threads: int) -> tuple[int, int, int]:
+        if self._fixed[0][2] != _BLOCK:
+            raise ValueError(f"{self!r} has a block of its own; call of_blocks")
+        return _grid_for(threads)
 
     def _made(self, grid: tuple[int, int, int], numbers: tuple[Any, ...]) -> Launch:
         made = _new(Launch)
@@ -371,11 +369,11 @@ def _launch(
             if first is None:
                 first = tensor
                 # Quicker than the device, of which PyTorch makes an object each time.
-                index = tensor.get_device()
-            elif tensor.get_device() != index:
+                index = _device_of(tensor)
+            elif _device_of(tensor) != index:
                 check_devices(entry, first, tensor)
-    except AttributeError:
-        # Asked for only here: most are tensors.
+    except TypeError:
+        # Something was no tensor; only then is it worth looking for which.
         source.signature(entry).check_tensors(bound[1])
         raise
     if first is None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda_sources import FAULTS, KERNELS
+from cuda_sources import FAULTS, KERNELS, WARP
 
 import detmode
 from detmode import cuda
@@ -93,6 +93,19 @@ def test_an_entry_is_loaded_once(driver: Driver) -> None:
         (x.data_ptr(), y.data_ptr(), 300, 3.0),
     ]
     assert set(driver.devices) == {0}
+
+
+def test_each_parameter_has_its_own_address(driver: Driver) -> None:
+    """The driver finds the arguments in the order of the parameters, wherever pointers stand."""
+    x, y = torch.zeros(5, dtype=torch.int64), torch.zeros(3)
+    arguments = {"input": None, "output": x, "whole": -5, "real": 2.5, "flag": True, "anything": y}
+    bound = WARP.signature("kinds").bind(arguments)
+    driver.count = 6
+    device.launch_blocks(WARP, "kinds", (1, 1, 1), (32, 1, 1), bound, 0, 0)
+    assert struct.unpack("=QQqdqQ", b"".join(driver.values[0])) == (
+        *(0, x.data_ptr(), -5, 2.5, 1),
+        y.data_ptr(),
+    )
 
 
 def test_much_shared_memory_is_asked_for(driver: Driver) -> None:

@@ -124,8 +124,10 @@ def test_a_launch_that_is_kept() -> None:
         what = () if make is twice else (KERNELS, "scale<float>", 1)
         with pytest.raises(ValueError, match=re.escape(f"kernels.cu: scale<float>: {message}")):
             make(*what, **given)
-    with pytest.raises(TypeError, match="input is pointer, so it takes a Tensor or None, but got "):
-        twice(input=1, output=X)
+    for wrong in (1, X.numpy(), X.untyped_storage()):
+        message = f"input is pointer, so it takes a Tensor or None, but got {type(wrong).__name__}"
+        with pytest.raises(TypeError, match=message):
+            twice(input=wrong, output=X)
     with pytest.raises(TypeError, match="n is int64_t, so it takes an int, but got float"):
         Launch(KERNELS, "scale<float>", 1, n=1.0, factor=1.0)
 

@@ -132,7 +132,7 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    axes = tuple(zip(sizes, output_size, scales))
+    axes = [*zip(sizes, output_size, scales)]
     tabled = _tabled(interpolation, opmath, align_corners, axes, kept)
     if tabled is None:
         tabled = _tabled(interpolation, opmath, align_corners, axes, None)
@@ -180,8 +180,8 @@ def _tabled(
     written: tuple[float, ...] = ()
     threads, length, reads = 0, 0, 1
     for axis in axes:
-        found = known.get(axis) or (new and new.get(axis))
-        if not found:
+        found = known.get(axis) or new.get(axis)
+        if found is None:
             size, out, scale = axis
             if size >= 1 << 31 or out >= 1 << 31:
                 raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
