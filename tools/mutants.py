@@ -233,6 +233,17 @@ KERNELS = (
         ("begin > i : end >= i", "begin > i : end > i"),
     ),
     *_of(
+        _INCLUDE + "interpolation_small.cuh",
+        _FUZZ("upsample"),
+        ("  __syncthreads();", "  __syncwarp();"),
+    ),
+    *_of(
+        "detmode/cuda/rows/interpolation.py",
+        "tests/rules/test_upsample_fuzz.py -k few",
+        ("numel < MANY and reads <= MAX_READS and", "numel < MANY and"),
+        ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
+    ),
+    *_of(
         "detmode/cuda/rows/interpolation_tables.py",
         "tests/rules/test_upsample_fuzz.py -k kept",
         ("found is None or found.used > CAPACITY:", "found is None:"),

@@ -85,8 +85,10 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
-    # One group of rows a block, or one after the other; several channels or rows a thread, or one.
+    # Tables in global or in shared memory; one group of rows a block, or one after the other;
+    # several channels or rows a thread, or one.
     limits = {
+        "SHARED": data.draw(st.sampled_from([0, gather.SHARED]), label="shared"),
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
     }
@@ -109,7 +111,7 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
-        planned_with(mock.patch.object(gather, "SEVERAL", 0)),
+        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0)),
         mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
@@ -118,11 +120,45 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
 
 
 @needs.compiler
+def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number of elements, of reads and of bytes of tables; the bits are those of tables."""
+    entries: list[str] = []
+    launched = host.launch_blocks
+
+    def noted(source: Any, entry: str, *given: Any) -> None:
+        entries.append(entry.partition("<")[0])
+        launched(source, entry, *given)
+
+    monkeypatch.setattr(host, "launch_blocks", noted)
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+
+    def launches(channels: int, size: list[int], out: list[int]) -> list[str]:
+        grad = torch.arange(channels * math.prod(out) * 1.0).view(1, channels, *out).sin()
+        entries.clear()
+        result = backward(grad, out, [1, channels, *size], False)
+        found = [*entries]
+        with planned_with(mock.patch.object(gather, "SHARED", 0)):
+            assert torch.equal(result, backward(grad, out, [1, channels, *size], False))
+        return found
+
+    tabled = ["upsample_tables", "upsample_gather_rows"]
+    # 2,047 of 2,048 elements of tables, and 2,050; elements of grad_input below MANY, and MANY.
+    assert launches(1, [4, 250], [8, 505]) == ["upsample_small"]
+    assert launches(1, [4, 250], [8, 506]) == tabled
+    assert launches((1 << 12) - 1, [4, 4], [8, 8]) == ["upsample_small"]
+    assert launches(1 << 12, [4, 4], [8, 8]) == tabled
+    # Of each element 4 * 16 reads, and 5 * 16.
+    assert launches(1, [4, 4], [8, 32]) == ["upsample_small"]
+    assert launches(1, [4, 4], [9, 32])[0] == "upsample_tables"
+
+
+@needs.compiler
 def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """An axis' table is written once for a stream and dtype, whatever the other sizes; anew where
     it is too long, where there is no room, and where nothing lasts. Every call gives the same bits.
     """
     monkeypatch.setattr(tables, "_tables", {})
+    monkeypatch.setattr(gather, "SHARED", 0)
     written: list[tuple[int, ...]] = []
     launched = host.launch_blocks
 

@@ -1,5 +1,5 @@
-// What reaches one input position of an interpolation, by the tables of table.cuh: sums over one
-// dimension after the other.
+// What reaches one input position of an interpolation, by the tables of interpolation_table.cuh:
+// sums over one dimension after the other.
 #pragma once
 
 #include "dtype.cuh"
@@ -206,4 +206,47 @@ static __device__ __forceinline__ void take(Axis<opmath_t>& axis, int64_t& rest)
   int64_t quotient = quick_div(rest, axis.in);
   axis.at = static_cast<int32_t>(rest - quotient * axis.in);
   rest = quotient;
+}
+
+// All of a thread's elements: grad_output is [outer, (d_out, h_out,) w_out, inner], grad_input
+// [outer, (d_size, h_size,) w_size, inner]. One thread owns `width` elements of grad_input:
+// neighbours in `inner`, read at once, where they are `packed` (aligned, and `inner` a multiple of
+// `width`); otherwise as far apart in `inner` as they can be, so that neighbouring threads read
+// neighbours.
+template <int dims, int width, bool packed, typename in_t, typename out_t>
+static __device__ __forceinline__ void gather_elements(const in_t* __restrict__ grad_output,
+                                                       out_t* __restrict__ grad_input,
+                                                       const resized_shape& shape, bool clamps,
+                                                       Axis<opmath_t<in_t>> (&axes)[3]) {
+  using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
+  const source_t* source = reinterpret_cast<const source_t*>(grad_output);
+  int64_t inner = shape.inner, hop = ceil_div(inner, width), n = shape.outer * hop;
+  int64_t stride = packed ? hop : inner;
+  int64_t plane = stride;
+#pragma unroll
+  for (int a = 0; a < dims; ++a) {
+    n *= axes[a].in;
+    plane *= axes[a].out;
+  }
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t rest = quick_div(i, hop);
+    int64_t x = i - rest * hop;
+    out_t* target = grad_input + rest * inner + x;
+#pragma unroll
+    for (int a = 0; a < dims; ++a) take(axes[a], rest);
+    int active = 0;
+#pragma unroll
+    for (int u = 0; u < width; ++u) active += packed || x + u * hop < inner ? 1 : 0;
+    opmath_t<in_t> sums[width];
+    gather_all<dims, width>(source + rest * plane + x, stride, static_cast<int32_t>(hop), active,
+                            clamps, axes, sums);
+    // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
+    pack_of<out_t, width> results;
+#pragma unroll
+    for (int u = 0; u < width; ++u) {
+      results.lane[u] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
+      if (!packed && u < active) target[u * hop] = results.lane[u];
+    }
+    if constexpr (packed) reinterpret_cast<pack_of<out_t, width>*>(grad_input)[i] = results;
+  }
 }

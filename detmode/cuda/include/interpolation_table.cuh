@@ -19,8 +19,8 @@ struct resized_shape {
   int64_t d_size, d_out, d_taps, d_table;
 };
 
-// The dimensions whose tables are written, in any order, with their input positions per output
-// position. One that is not there has the sizes 0.
+// The dimensions whose tables are written, with their input positions per output position. One that
+// is not there has the sizes 0.
 struct tabled_axes {
   int64_t a_size, a_out, a_taps, a_table;
   double a_scale;
@@ -78,16 +78,22 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }
 
-// Several dimensions, one thread for each position.
-template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
+template <typename opmath_t>
+static __device__ __forceinline__ void read_axes(const tabled_axes& axes, bool align_corners,
+                                                 Resize<opmath_t> (&dimensions)[3]) {
   auto resize_of = [&](int64_t size, int64_t out, int64_t taps, int64_t table, double scale) {
     return Resize<opmath_t>{size, out, taps, table, static_cast<opmath_t>(scale), align_corners};
   };
-  const Resize<opmath_t> dimensions[3] = {
-      resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale),
-      resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale),
-      resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale)};
+  dimensions[0] = resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale);
+  dimensions[1] = resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale);
+  dimensions[2] = resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale);
+}
+
+// Several dimensions, in any order, one thread for each position.
+template <typename interpolation, typename opmath_t>
+__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
+  Resize<opmath_t> dimensions[3];
+  read_axes(axes, align_corners, dimensions);
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = thread_index(); t < n; t += thread_count()) {

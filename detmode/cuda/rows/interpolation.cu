@@ -1,8 +1,9 @@
 // Backward of linear and cubic interpolation: one thread owns one element of grad_input and gathers
-// what the forward spread from it (gather.cuh). `*_tables` first writes down, for each dimension,
-// which output positions read which input positions with which weights (table.cuh); the gathers
-// know no interpolation.
+// what the forward spread from it (interpolation_gather.cuh). `*_tables` first writes down, for
+// each dimension, which output positions read which input positions with which weights
+// (interpolation_table.cuh); the gathers know no interpolation. `*_small` does both.
 #include "interpolation_gather.cuh"
+#include "interpolation_small.cuh"
 #include "interpolation_table.cuh"
 
 // ATen's rules for the source position of an output position, with the fused multiply-add that its
@@ -86,55 +87,21 @@ struct Cubic {
   }
 };
 
-// grad_output is [outer, (d_out, h_out,) w_out, inner], grad_input [outer, (d_size, h_size,)
-// w_size, inner]. One thread `width` elements of grad_input: neighbours in `inner`, read at once,
-// where they are `packed` (aligned, and `inner` a multiple of `width`); otherwise as far apart in
-// `inner` as they can be, so that neighbouring threads read neighbours. For channels_last tensors,
-// and for the leading dimensions alone.
+// For channels_last tensors, and for the leading dimensions alone.
 template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather(const in_t* __restrict__ grad_output, const opmath_t<in_t>* __restrict__ tables,
                     out_t* __restrict__ grad_input, resized_shape shape, bool clamps) {
-  using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
-  const source_t* source = reinterpret_cast<const source_t*>(grad_output);
   Axis<opmath_t<in_t>> axes[3];
   read_tables<opmath_t<in_t>>(tables, shape, axes);
-  int64_t inner = shape.inner, hop = ceil_div(inner, width), n = shape.outer * hop;
-  int64_t stride = packed ? hop : inner;
-  int64_t plane = stride;
-#pragma unroll
-  for (int a = 0; a < dims; ++a) {
-    n *= axes[a].in;
-    plane *= axes[a].out;
-  }
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t rest = quick_div(i, hop);
-    int64_t x = i - rest * hop;
-    out_t* target = grad_input + rest * inner + x;
-#pragma unroll
-    for (int a = 0; a < dims; ++a) take(axes[a], rest);
-    int active = 0;
-#pragma unroll
-    for (int u = 0; u < width; ++u) active += packed || x + u * hop < inner ? 1 : 0;
-    opmath_t<in_t> sums[width];
-    gather_all<dims, width>(source + rest * plane + x, stride, static_cast<int32_t>(hop), active,
-                            clamps, axes, sums);
-    // A sum that underflowed to -0 is +0, as where ATen adds it to its zeroed grad_input.
-    pack_of<out_t, width> results;
-#pragma unroll
-    for (int u = 0; u < width; ++u) {
-      results.lane[u] = static_cast<out_t>(add_rn(sums[u], opmath_t<in_t>(0)));
-      if (!packed && u < active) target[u * hop] = results.lane[u];
-    }
-    if constexpr (packed) reinterpret_cast<pack_of<out_t, width>*>(grad_input)[i] = results;
-  }
+  gather_elements<dims, width, packed>(grad_output, grad_input, shape, clamps, axes);
 }
 
-// The same for contiguous tensors ([outer, ..., w]), with coalesced reads: a thread owns `rows`
-// neighbouring rows of a column of grad_input, threadIdx.y counts such groups. Each group's threads
-// first sum the leading dimensions for a strip of 2 * blockDim.x output columns into shared memory,
-// then gather along the width from there. Shared memory: 2 * rows values a thread. The order is
-// that of `gather`, wherever a strip ends.
+// For contiguous tensors ([outer, ..., w]), with coalesced reads: a thread owns `rows` neighbouring
+// rows of a column of grad_input, threadIdx.y counts such groups. Each group's threads first sum
+// the leading dimensions for a strip of 2 * blockDim.x output columns into shared memory, then
+// gather along the width from there. Shared memory: 2 * rows values a thread. The order is that of
+// `gather`, wherever a strip ends.
 template <typename in_t, typename out_t, int dims, int rows>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather_rows(const in_t* __restrict__ grad_output,

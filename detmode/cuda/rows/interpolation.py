@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -31,6 +32,9 @@ from detmode.cuda.rows.interpolation_tables import (
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
 MANY = 1 << 16
+# With fewer elements than MANY, and at most so many bytes of tables, each block has its own tables
+# in shared memory. All is one launch then, and sizes that were never met cost the host no other.
+SHARED = 1 << 13
 # Threads from which each serves several channels or rows: with fewer, more threads are worth more.
 SEVERAL = 1 << 16
 # The threads of a block, and the largest grid along y.
@@ -78,6 +82,9 @@ def gather_backward(
         grad_input = empty(input_size, dtype, grad_output.device, memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
+    if isinstance(plan, Launch):
+        plan(grad_output=grad_output, grad_input=grad_input)
+        return grad_input
     write, length, gather, last, between = plan
     if write is None:
         assert kept is not None
@@ -96,9 +103,13 @@ def gather_backward(
 
 # The launch that writes tables before each gradient, or None where they are kept, and their length;
 # the launch that gathers over all axes, or over all but the last one; the launch over that one,
-# where there are two, and the shape of what is between them. A plain tuple: a named one would take
-# half a microsecond more.
+# where there are two, and the shape of what is between them. A plain tuple, as an axis is: a named
+# one would take half a microsecond more.
 _Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[int, int]]
+
+# The numbers of a dimension in ``tabled_axes`` of the kernels' header: input and output size, taps,
+# where its table begins, and input positions per output position.
+_Axis: TypeAlias = tuple[int, int, int, int, float]
 
 
 @planned
@@ -113,11 +124,11 @@ def _plan(
     scales: tuple[float | None, ...],
     is_aligned: bool,
     kept: Tables | None,
-) -> _Plan | None:
+) -> Launch | _Plan | None:
     """The plan of a gradient; None where nothing is gathered: of no elements, or of equal sizes.
 
     ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of the
-    tables is written, once.
+    tables is written, once. A `Launch` needs no tables.
     """
     leading, sizes = input_size[:2], input_size[2:]
     if (
@@ -132,26 +143,33 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    axes = [*zip(sizes, output_size, scales)]
-    tabled = _tabled(interpolation, opmath, align_corners, axes, kept)
-    if tabled is None:
-        tabled = _tabled(interpolation, opmath, align_corners, axes, None)
-        assert tabled is not None
-    numbers, reads, write, length = tabled
+    given = zip(sizes, output_size, scales)
+    axes, length, reads = _axes(interpolation, opmath, align_corners, given)
     outer, inner = leading
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
-    row = output_size[-1] * inner
     numel = math.prod(input_size)
+    if numel < MANY and reads <= MAX_READS and length * opmath.itemsize <= SHARED:
+        small = _small(interpolation, dtype, len(axes), align_corners)
+        return small.of_threads(numel, outer, inner, _tabled(reversed(axes)))
+    write = None
+    known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, axes)
+    if known is not None:
+        axes = known
+    else:
+        write = _write(interpolation, opmath, align_corners).of_threads(
+            _positions(axes), _tabled(axes)
+        )
+    row = output_size[-1] * inner
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
     if len(sizes) == 1 or row == 1 or reads <= MAX_READS or many:
-        whole = _shape(outer, inner, numbers)
+        whole = _shape(outer, inner, axes)
         gather = _gather(dtype, dtype, len(sizes), whole, numel, is_aligned, clamps)
         return write, length, gather, None, (0, 0)
     outer_last = outer * math.prod(sizes[:-1])
-    first = _shape(outer, row, numbers[AXIS:])
-    last = _shape(outer_last, inner, numbers[:AXIS])
+    first = _shape(outer, row, axes[:-1])
+    last = _shape(outer_last, inner, axes[-1:])
     return (
         write,
         length,
@@ -161,57 +179,81 @@ def _plan(
     )
 
 
-def _tabled(
+def _axes(
     interpolation: Interpolation,
     dtype: torch.dtype,
     align_corners: bool,
-    axes: Sequence[tuple[int, int, float | None]],
-    kept: Tables | None,
-) -> tuple[tuple[int, ...], int, Launch | None, int] | None:
-    """The numbers of all axes, the last one first, and how much an element reads at most.
+    given: Iterable[tuple[int, int, float | None]],
+) -> tuple[list[_Axis], int, int]:
+    """The axes in memory for their tables alone, its elements, and the most that an element reads.
 
-    Behind these are the launch that writes the tables, or None where they are kept and written, and
-    their length. ``axes`` has the input size, the output size and the scale of each. What ``kept``
-    lacks is written here; if there is no room for it, the result is None.
+    ``given`` has the input size, the output size and the scale of each.
     """
-    known = {} if kept is None else kept.axes[interpolation, align_corners]
-    new: dict[Any, tuple[int, ...]] = {}
-    numbers: tuple[int, ...] = ()
-    written: tuple[float, ...] = ()
-    threads, length, reads = 0, 0, 1
-    for axis in axes:
-        found = known.get(axis) or new.get(axis)
-        if found is None:
-            size, out, scale = axis
-            if size >= 1 << 31 or out >= 1 << 31:
-                raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-            ratio = ratio_of(size, out, align_corners, scale)
-            taps = interpolation.taps(size, ratio)
-            part = out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
-            table = length if kept is None else kept.take(part)
-            if table is None:
-                return None
-            new[axis] = found = size, out, taps, table
-            written += *found, ratio
-            threads += size + out
-            length += part
-        numbers = found + numbers
-        size, out, taps, _ = found
+    axes: list[_Axis] = []
+    length, reads = 0, 1
+    for size, out, scale in given:
+        if size >= 1 << 31 or out >= 1 << 31:
+            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+        ratio = ratio_of(size, out, align_corners, scale)
+        taps = interpolation.taps(size, ratio)
+        axes.append((size, out, taps, length, ratio))
+        length += _length(size, out, taps, dtype)
         reads *= -(-out * taps // size)
-    if not new:
-        return numbers, reads, None, length
-    write = _write(interpolation, dtype, align_corners)
-    written += NOT_TABLED[len(written) :]
-    if kept is None:
-        return numbers, reads, write.of_threads(threads, written), length
-    write.launch(threads, written, tables=kept.memory)
-    known.update(new)
-    return numbers, reads, None, length
+    return axes, length, reads
 
 
-def _shape(outer: int, inner: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """The members of ``resized_shape`` of the kernels' header."""
-    return (outer, inner) + numbers + NO_AXES[len(numbers) :]
+def _length(size: int, out: int, taps: int, dtype: torch.dtype) -> int:
+    """The elements of an axis' table, which has 32-bit positions behind the weights."""
+    return out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
+
+
+def _kept(
+    kept: Tables,
+    interpolation: Interpolation,
+    dtype: torch.dtype,
+    align_corners: bool,
+    axes: Iterable[_Axis],
+) -> list[_Axis] | None:
+    """Return the axes in memory that is kept; None if there is no room for them.
+
+    What it lacks of their tables is written.
+    """
+    known = kept.axes[interpolation, align_corners]
+    new: dict[tuple[int, int, float], _Axis] = {}
+    found = []
+    for size, out, taps, _, ratio in axes:
+        key = size, out, ratio
+        axis = known.get(key) or new.get(key)
+        if axis is None:
+            start = kept.take(_length(size, out, taps, dtype))
+            if start is None:
+                return None
+            axis = new[key] = size, out, taps, start, ratio
+        found.append(axis)
+    if new:
+        written = _write(interpolation, dtype, align_corners)
+        written.launch(_positions(new.values()), _tabled(new.values()), tables=kept.memory)
+        known.update(new)
+    return found
+
+
+def _positions(axes: Iterable[_Axis]) -> int:
+    """The number of positions of all axes in input and output; their tables tell of each."""
+    return sum(axis[0] + axis[1] for axis in axes)
+
+
+def _tabled(axes: Iterable[_Axis]) -> tuple[float, ...]:
+    """The members of ``tabled_axes`` of the kernels' header."""
+    numbers = tuple(chain.from_iterable(axes))
+    return numbers + NOT_TABLED[len(numbers) :]
+
+
+def _shape(outer: int, inner: int, axes: Iterable[_Axis]) -> tuple[int, ...]:
+    """The members of ``resized_shape`` of the kernels' header, which has the last axis first."""
+    numbers: tuple[int, ...] = ()
+    for size, out, taps, start, _ in axes:
+        numbers = (size, out, taps, start, *numbers)
+    return outer, inner, *numbers, *NO_AXES[len(numbers) :]
 
 
 # Launches without their shapes.
@@ -220,8 +262,20 @@ def _shape(outer: int, inner: int, numbers: tuple[int, ...]) -> tuple[int, ...]:
 @planned
 def _write(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> UnsizedLaunch:
     """The one that writes tables."""
-    entry = interpolation.entry.format(ctype(dtype))
+    entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
     return UnsizedLaunch(interpolation.source, entry, ("axes",), align_corners=align_corners)
+
+
+@planned
+def _small(
+    interpolation: Interpolation, dtype: torch.dtype, dims: int, align_corners: bool
+) -> UnsizedLaunch:
+    """The one that does without tables in global memory."""
+    entry = f"upsample_small<{interpolation.name}, {ctype(dtype)}, {dims}>"
+    return UnsizedLaunch(
+        interpolation.source, entry, ("outer", "inner", "tabled"), BLOCK, SHARED,
+        align_corners=align_corners, clamps=interpolation.clamps,
+    )  # fmt: skip
 
 
 @planned

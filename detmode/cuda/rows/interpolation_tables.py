@@ -31,11 +31,26 @@ _SAME = tuple((scalar, scalar) for scalar in ("half", "bfloat16", "float", "doub
 _LEADING = (("half", "float"), ("bfloat16", "float"))
 _LAST = (("float", "half"), ("float", "bfloat16"))
 
+
+def entries_of(name: str, *dims: int) -> list[str]:
+    """The entries of an interpolation that has so many dimensions.
+
+    Args:
+        name: of the struct that says where an output position reads, and with which weights.
+        dims: the numbers of dimensions.
+    """
+    return [
+        *(f"upsample_tables<{name}, {t}>" for t in ("float", "double")),
+        *(f"upsample_small<{name}, {t}, {n}>" for t in PACKED for n in dims),
+    ]
+
+
 SOURCE = Source(
     __file__,
     "interpolation.cu",
     entries=(
-        *(f"upsample_tables<{i}, {t}>" for i in ("Linear", "Cubic") for t in ("float", "double")),
+        *entries_of("Linear", 1, 2, 3),
+        *entries_of("Cubic", 2),
         *(
             f"upsample_gather<{a}, {b}, {dims}, {channels}>"
             for pairs, most in ((_SAME, 3), (_LEADING, 2), (_LAST, 1))
@@ -56,14 +71,14 @@ class Interpolation:
     """The properties of a separable interpolation.
 
     Args:
-        source: the source by which its tables are written.
-        entry: the entry that writes them, with ``{}`` for the opmath type.
+        source: the source whose entries write its tables.
+        name: of the struct that says what they contain.
         taps: of a dimension's input size and scale, the most taps an output position has.
         clamps: taps outside the input count at its ends; otherwise there are none outside.
     """
 
     source: Source
-    entry: str
+    name: str
     taps: Callable[[int, float], int]
     clamps: bool
 
@@ -93,14 +108,13 @@ class Tables:
 
     Attributes:
         axes: of each interpolation and choice of ``align_corners``, by input size, output size and
-            scale, the numbers of the axes whose table's launch is on the stream.
+            input positions per output position, the axes whose table's launch is on the stream.
         used: the elements that are taken.
     """
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
-        self.axes: defaultdict[tuple[Interpolation, bool], dict[Any, tuple[int, ...]]]
-        self.axes = defaultdict(dict)
+        self.axes: defaultdict[tuple[Interpolation, bool], dict[Any, Any]] = defaultdict(dict)
         self.used = 0
 
     def take(self, length: int) -> int | None:

@@ -10,8 +10,8 @@ from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.interpolation import gather_backward
 from detmode.cuda.rows.interpolation_tables import SOURCE, Interpolation
 
-LINEAR = Interpolation(SOURCE, "upsample_tables<Linear, {}>", lambda size, scale: 2, clamps=True)
-CUBIC = Interpolation(SOURCE, "upsample_tables<Cubic, {}>", lambda size, scale: 4, clamps=True)
+LINEAR = Interpolation(SOURCE, "Linear", lambda size, scale: 2, clamps=True)
+CUBIC = Interpolation(SOURCE, "Cubic", lambda size, scale: 4, clamps=True)
 
 
 @checks_all

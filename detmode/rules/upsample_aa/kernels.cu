@@ -1,5 +1,6 @@
-// Antialiased interpolation backward: the tables of the two filters. The gathers are those of the
-// family `upsample`.
+// Antialiased interpolation backward: the tables of the two filters. The gathers from tables in
+// global memory are those of the family `upsample`.
+#include "interpolation_small.cuh"
 #include "interpolation_table.cuh"
 
 // The triangle 1 - |x|.

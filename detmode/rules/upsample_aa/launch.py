@@ -11,16 +11,12 @@ from torch import Tensor
 from detmode.cuda import Source
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.interpolation import gather_backward
-from detmode.cuda.rows.interpolation_tables import Interpolation
+from detmode.cuda.rows.interpolation_tables import Interpolation, entries_of
 
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(
-        f"upsample_tables<Antialiased<{i}>, {t}>"
-        for i in ("Bilinear", "Bicubic")
-        for t in ("float", "double")
-    ),
+    entries=(*entries_of("Antialiased<Bilinear>", 2), *entries_of("Antialiased<Bicubic>", 2)),
 )
 
 
@@ -28,12 +24,8 @@ def _taps(reach: int, size: int, scale: float) -> int:
     return min(2 * math.ceil(min(reach * max(scale, 1.0), size)) + 1, size)
 
 
-BILINEAR = Interpolation(
-    SOURCE, "upsample_tables<Antialiased<Bilinear>, {}>", partial(_taps, 1), clamps=False
-)
-BICUBIC = Interpolation(
-    SOURCE, "upsample_tables<Antialiased<Bicubic>, {}>", partial(_taps, 2), clamps=False
-)
+BILINEAR = Interpolation(SOURCE, "Antialiased<Bilinear>", partial(_taps, 1), clamps=False)
+BICUBIC = Interpolation(SOURCE, "Antialiased<Bicubic>", partial(_taps, 2), clamps=False)
 
 
 @checks_all
