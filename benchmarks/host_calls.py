@@ -74,6 +74,11 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(n, 1, 2, 8), [2, 8], [n, 1, 1, 4], False),
         GATHER,
     ),
+    "upsample_bilinear2d_backward, long rows": (
+        aten.upsample_bilinear2d_backward.default,
+        lambda n: (_zeros(1, 1, 2, 2 * n + 2000), [2, 2 * n + 2000], [1, 1, 1, n + 1000], False),
+        GATHER,
+    ),
     "_adaptive_avg_pool2d_backward": (
         aten._adaptive_avg_pool2d_backward.default,
         lambda n: (_zeros(1, 1, 1, 1), _zeros(1, 1, 1, n)),

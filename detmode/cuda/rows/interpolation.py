@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -151,15 +150,14 @@ def _plan(
     numel = math.prod(input_size)
     if numel < MANY and reads <= MAX_READS and length * opmath.itemsize <= SHARED:
         small = _small(interpolation, dtype, len(axes), align_corners)
-        return small.of_threads(numel, outer, inner, _tabled(reversed(axes)))
+        _, tabled = _tabled(reversed(axes))
+        return small.of_threads(numel, outer, inner, tabled)
     write = None
     known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, axes)
     if known is not None:
         axes = known
     else:
-        write = _write(interpolation, opmath, align_corners).of_threads(
-            _positions(axes), _tabled(axes)
-        )
+        write = _write(interpolation, opmath, align_corners).of_threads(*_tabled(axes))
     row = output_size[-1] * inner
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
@@ -231,21 +229,20 @@ def _kept(
             axis = new[key] = size, out, taps, start, ratio
         found.append(axis)
     if new:
-        written = _write(interpolation, dtype, align_corners)
-        written.launch(_positions(new.values()), _tabled(new.values()), tables=kept.memory)
+        positions, tabled = _tabled(new.values())
+        _write(interpolation, dtype, align_corners).launch(positions, tabled, tables=kept.memory)
         known.update(new)
     return found
 
 
-def _positions(axes: Iterable[_Axis]) -> int:
-    """The number of positions of all axes in input and output; their tables tell of each."""
-    return sum(axis[0] + axis[1] for axis in axes)
-
-
-def _tabled(axes: Iterable[_Axis]) -> tuple[float, ...]:
-    """The members of ``tabled_axes`` of the kernels' header."""
-    numbers = tuple(chain.from_iterable(axes))
-    return numbers + NOT_TABLED[len(numbers) :]
+def _tabled(axes: Iterable[_Axis]) -> tuple[int, tuple[float, ...]]:
+    """The positions that the axes' tables tell of, and the members of ``tabled_axes``."""
+    positions = 0
+    numbers: tuple[float, ...] = ()
+    for axis in axes:
+        positions += axis[0] + axis[1]
+        numbers += axis
+    return positions, numbers + NOT_TABLED[len(numbers) :]
 
 
 def _shape(outer: int, inner: int, axes: Iterable[_Axis]) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Sequence
 from math import prod
 from operator import add, ge
@@ -10,7 +9,7 @@ from operator import add, ge
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, index_ctype, planned
+from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, empty_like, index_ctype, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
@@ -33,9 +32,9 @@ SOURCE = Source(
 )
 
 
-PaddedAxis = namedtuple("PaddedAxis", "size out padding")
-"""One axis: its inputs, its outputs, and how many of those are before the first input."""
-_ABSENT = (PaddedAxis(1, 1, 0),) * 3
+# Of an axis that is absent: its inputs, its outputs, and how many of those are before the first
+# input.
+_ABSENT = ((1, 1, 0),) * 3
 
 
 def gather_backward(
@@ -87,16 +86,21 @@ def _plan(
     shape, out_shape = tuple(shape), tuple(out_shape)
     reflect = where.startswith("reflection")
     _check(where, out_shape, shape, padding, spatial, reflect)
-    axes = map(PaddedAxis, reversed(shape), reversed(out_shape), padding[::2])
+    axes = zip(reversed(shape), reversed(out_shape), padding[::2])
     w, h, d = (*axes, *_ABSENT[spatial:])
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
     numel = planes * positions
     per_thread = PER_THREAD if planes >= PER_THREAD and numel >= MANY else 1
     index = index_ctype(prod(out_shape), numel)
-    way = "true" if reflect else "false"
-    entry = f"pad_backward<{ctype(dtype)}, {way}, {per_thread}, {index}>"
     threads = -(-planes // per_thread) * positions
-    return Launch(SOURCE, entry, threads, planes=planes, d=d, h=h, w=w)
+    return _unsized(dtype, reflect, per_thread, index).of_threads(threads, planes, d, h, w)
+
+
+@planned
+def _unsized(dtype: torch.dtype, reflect: bool, per_thread: int, index: str) -> UnsizedLaunch:
+    """The launch without its shape."""
+    entry = f"pad_backward<{ctype(dtype)}, {str(reflect).lower()}, {per_thread}, {index}>"
+    return UnsizedLaunch(SOURCE, entry, ("planes", "d", "h", "w"))
 
 
 def _check(
