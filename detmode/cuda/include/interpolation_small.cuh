@@ -12,15 +12,7 @@ __global__ void upsample_small(const element_t* __restrict__ grad_output,
                                tabled_axes tabled, bool align_corners, bool clamps) {
   using weight_t = opmath_t<element_t>;
   weight_t* tables = dynamic_shared<weight_t>();
-  Resize<weight_t> dimensions[3];
-  read_axes(tabled, align_corners, dimensions);
-#pragma unroll
-  for (int a = 0; a < dims; ++a) {
-    const Resize<weight_t>& resize = dimensions[a];
-    for (int64_t t = threadIdx.x; t < resize.in + resize.out; t += blockDim.x) {
-      write_position<interpolation>(resize, t, tables + resize.table);
-    }
-  }
+  write_tables<interpolation>(tables, tabled, align_corners, threadIdx.x, blockDim.x);
   __syncthreads();
   resized_shape shape{outer,          inner,         tabled.a_size, tabled.a_out,  tabled.a_taps,
                       tabled.a_table, tabled.b_size, tabled.b_out,  tabled.b_taps, tabled.b_table,

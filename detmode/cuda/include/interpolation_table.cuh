@@ -78,25 +78,21 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
 }
 
-template <typename opmath_t>
-static __device__ __forceinline__ void read_axes(const tabled_axes& axes, bool align_corners,
-                                                 Resize<opmath_t> (&dimensions)[3]) {
+// Several dimensions, in any order: thread `first` of `threads` has every `threads`th position.
+template <typename interpolation, typename opmath_t>
+static __device__ __forceinline__ void write_tables(opmath_t* tables, const tabled_axes& axes,
+                                                    bool align_corners, int64_t first,
+                                                    int64_t threads) {
   auto resize_of = [&](int64_t size, int64_t out, int64_t taps, int64_t table, double scale) {
     return Resize<opmath_t>{size, out, taps, table, static_cast<opmath_t>(scale), align_corners};
   };
-  dimensions[0] = resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale);
-  dimensions[1] = resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale);
-  dimensions[2] = resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale);
-}
-
-// Several dimensions, in any order, one thread for each position.
-template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
-  Resize<opmath_t> dimensions[3];
-  read_axes(axes, align_corners, dimensions);
+  const Resize<opmath_t> dimensions[3] = {
+      resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale),
+      resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale),
+      resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale)};
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
-  for (int64_t t = thread_index(); t < n; t += thread_count()) {
+  for (int64_t t = first; t < n; t += threads) {
     int64_t rest = t;
     int i = 0;
     for (; rest >= dimensions[i].in + dimensions[i].out; ++i) {
@@ -104,4 +100,10 @@ __global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_c
     }
     write_position<interpolation>(dimensions[i], rest, tables + dimensions[i].table);
   }
+}
+
+// One thread for each position.
+template <typename interpolation, typename opmath_t>
+__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
+  write_tables<interpolation>(tables, axes, align_corners, thread_index(), thread_count());
 }
