@@ -42,6 +42,9 @@ def _planes(op: str) -> tuple[Sample, ...]:
         case("given_scales", (2, 2), (8, 9), (19, 5), False, 2.4, 0.6),
         sums("one_to_many", (2, 5), (1, 1), (33, 65)),
         case("last", (2, 5), (1, 2), (33, 64), covers="channels_last", form=last),
+        # Rows whose tables are too long for a block's shared memory.
+        case("long", (1, 2), (3, 260), (6, 520)),
+        case("long_last", (1, 2), (3, 260), (6, 520), covers="channels_last", form=last),
         case("odd", (1, 1), (63, 1), (1, 1000), covers="odd_sizes"),
         case("empty", (0, 3), (5, 6), (10, 12), covers="empty"),
         case("special", (1, 1), (4, 5), (8, 10), form=special_gradient),
@@ -54,6 +57,7 @@ _BLOCKS = (
     _block("corners", (1, 2), (3, 4, 5), (5, 9, 13), True),
     _block("down", (1, 2), (5, 9, 13), (3, 4, 5)),
     _shared("one_to_many", (1, 3), (1, 1, 2), (5, 9, 12), variants=LAYOUTS[1:]),
+    _block("long", (1, 2), (2, 3, 260), (4, 6, 520), variants=LAYOUTS[1:]),
     _block("odd", (1, 1), (1, 63, 2), (2, 1, 1000), covers="odd_sizes"),
     _block("empty", (0, 2), (3, 4, 5), (6, 8, 10), covers="empty"),
     _block("special", (1, 1), (2, 3, 4), (4, 6, 8), form=special_gradient),

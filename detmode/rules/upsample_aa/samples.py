@@ -30,6 +30,7 @@ def _cases(op: str) -> tuple[Sample, ...]:
         case("given_scales", (2, 2), (19, 8), (7, 5), False, 0.4, 0.65),
         sums("one_to_many", (2, 5), (1, 1), (33, 65)),
         case("many_to_one", (2, 2), (33, 65), (1, 1)),
+        case("long", (1, 2), (6, 520), (3, 260)),
         case("odd", (1, 1), (63, 1000), (1, 63), covers="odd_sizes"),
         case("last_up", (2, 5), (1, 3), (9, 40), covers="channels_last", form=last),
         case("empty", (0, 3), (17, 31), (5, 6), covers="empty"),
