@@ -20,6 +20,7 @@ from detmode.cuda.rows.interpolation_tables import (
     ROWS,
     SOURCE,
     WIDTH,
+    Axis,
     Interpolation,
     Tables,
     kept_tables,
@@ -102,13 +103,8 @@ def gather_backward(
 
 # The launch that writes tables before each gradient, or None where they are kept, and their length;
 # the launch that gathers over all axes, or over all but the last one; the launch over that one,
-# where there are two, and the shape of what is between them. A plain tuple, as an axis is: a named
-# one would take half a microsecond more.
+# where there are two, and the shape of what is between them. A plain tuple, as an axis is.
 _Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[int, int]]
-
-# The numbers of a dimension in ``tabled_axes`` of the kernels' header: input and output size, taps,
-# where its table begins, and input positions per output position.
-_Axis: TypeAlias = tuple[int, int, int, int, float]
 
 
 @planned
@@ -182,12 +178,12 @@ def _axes(
     dtype: torch.dtype,
     align_corners: bool,
     given: Iterable[tuple[int, int, float | None]],
-) -> tuple[list[_Axis], int, int]:
+) -> tuple[list[Axis], int, int]:
     """The axes in memory for their tables alone, its elements, and the most that an element reads.
 
     ``given`` has the input size, the output size and the scale of each.
     """
-    axes: list[_Axis] = []
+    axes: list[Axis] = []
     length, reads = 0, 1
     for size, out, scale in given:
         if size >= 1 << 31 or out >= 1 << 31:
@@ -210,14 +206,14 @@ def _kept(
     interpolation: Interpolation,
     dtype: torch.dtype,
     align_corners: bool,
-    axes: Iterable[_Axis],
-) -> list[_Axis] | None:
+    axes: Iterable[Axis],
+) -> list[Axis] | None:
     """Return the axes in memory that is kept; None if there is no room for them.
 
     What it lacks of their tables is written.
     """
     known = kept.axes[interpolation, align_corners]
-    new: dict[tuple[int, int, float], _Axis] = {}
+    new: dict[tuple[int, int, float], Axis] = {}
     found = []
     for size, out, taps, _, ratio in axes:
         key = size, out, ratio
@@ -235,7 +231,7 @@ def _kept(
     return found
 
 
-def _tabled(axes: Iterable[_Axis]) -> tuple[int, tuple[float, ...]]:
+def _tabled(axes: Iterable[Axis]) -> tuple[int, tuple[float, ...]]:
     """The positions that the axes' tables tell of, and the members of ``tabled_axes``."""
     positions = 0
     numbers: tuple[float, ...] = ()
@@ -245,7 +241,7 @@ def _tabled(axes: Iterable[_Axis]) -> tuple[int, tuple[float, ...]]:
     return positions, numbers + NOT_TABLED[len(numbers) :]
 
 
-def _shape(outer: int, inner: int, axes: Iterable[_Axis]) -> tuple[int, ...]:
+def _shape(outer: int, inner: int, axes: Iterable[Axis]) -> tuple[int, ...]:
     """The members of ``resized_shape`` of the kernels' header, which has the last axis first."""
     numbers: tuple[int, ...] = ()
     for size, out, taps, start, _ in axes:

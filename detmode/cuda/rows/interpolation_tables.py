@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -100,6 +100,12 @@ def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> f
     return 1.0 / scale if scale is not None and scale > 0 else size / out
 
 
+Axis: TypeAlias = tuple[int, int, int, int, float]
+"""The numbers of a dimension in ``tabled_axes``: input and output size, taps, where its table
+begins, and input positions per output position. A plain tuple: a named one would take half a
+microsecond more."""
+
+
 class Tables:
     """Memory for the tables of the axes that calls on a stream have met, each written once.
 
@@ -114,7 +120,8 @@ class Tables:
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
-        self.axes: defaultdict[tuple[Interpolation, bool], dict[Any, Any]] = defaultdict(dict)
+        self.axes: defaultdict[tuple[Interpolation, bool], dict[tuple[int, int, float], Axis]]
+        self.axes = defaultdict(dict)
         self.used = 0
 
     def take(self, length: int) -> int | None:
