@@ -359,7 +359,10 @@ STAGES = (
     Stage(
         "contact",
         "a kernel loads, receives its arguments and launches; the digest equals the CPU's",
-        _tests("tests/cuda/test_launch.py", "tests/runs/test_digest.py", *CUDA),
+        _tests(
+            *("tests/cuda/test_allocation.py", "tests/cuda/test_launch.py"),
+            *("tests/runs/test_digest.py", *CUDA),
+        ),
         _tests("tests/runs/test_digest.py", "-k", "test_kernel_is_the_cpu_form", *SMALL),
         read_tests,
         minutes=2,

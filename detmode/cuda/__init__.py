@@ -5,7 +5,16 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 
 from detmode.cuda import host
 from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
-from detmode.cuda.allocation import empty, empty_like, new_empty
+from detmode.cuda.allocation import (
+    clone,
+    contiguous,
+    empty,
+    empty_like,
+    new_arange,
+    new_empty,
+    new_full,
+    new_zeros,
+)
 from detmode.cuda.launch import (
     Launch,
     UnsizedLaunch,
@@ -28,7 +37,9 @@ __all__ = [
     "Source",
     "UnsizedLaunch",
     "accumulator_buffers",
+    "clone",
     "compile_for",
+    "contiguous",
     "ctype",
     "empty",
     "empty_like",
@@ -41,7 +52,10 @@ __all__ = [
     "launch_blocks",
     "load",
     "magic_numbers",
+    "new_arange",
     "new_empty",
+    "new_full",
+    "new_zeros",
     "planned",
     "sources_of",
     "sum_to_zeros",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda.allocation import new_zeros
 from detmode.cuda.launch import ctype, launch
 from detmode.cuda.source import Source
 
@@ -39,11 +40,15 @@ def accumulator_buffers(
         Keys, int32 `[destinations * components]`, and sums, int64 `[destinations * components *
         limbs]`: two components for a complex dtype, two limbs for float64 and complex128.
     """
-    components = 2 if dtype.is_complex else 1
-    limbs = 2 if dtype in (torch.float64, torch.complex128) else 1
+    return _buffers(torch.empty(0, dtype=dtype, device=device), destinations)
+
+
+def _buffers(like: Tensor, destinations: int) -> tuple[Tensor, Tensor]:
+    components = 2 if like.dtype.is_complex else 1
+    limbs = 2 if like.dtype in (torch.float64, torch.complex128) else 1
     n, words = destinations * components, destinations * components * limbs
     # One allocation, so one fill: the sums, then the keys.
-    scratch = torch.zeros(words + (n + 1) // 2, dtype=torch.int64, device=device)
+    scratch = new_zeros(like, (words + (n + 1) // 2,), torch.int64)
     return scratch[words:].view(torch.int32)[:n], scratch[:words]
 
 
@@ -67,7 +72,7 @@ def sum_to_zeros(
         arguments: the kernel's other arguments.
     """
     n, bits = result.numel(), headroom(addends)
-    keys, sums = accumulator_buffers(n, result.dtype, result.device)
+    keys, sums = _buffers(result, n)
     for totals in (None, sums):
         launch(source, entry, threads, keys=keys, sums=totals, headroom=bits, **arguments)
     finish = f"finish_sums<{ctype(result.dtype)}>"

@@ -1,50 +1,163 @@
-"""New tensors for kernels to write."""
+"""New tensors for kernels to write, and copies for them to read, in memory that is not filled.
+
+Under its flag PyTorch fills all new memory that an operator allocates
+(``torch.utils.deterministic.fill_uninitialized_memory``). Kernels write all of theirs, so it comes
+from the functions by which compiled code allocates, which fill nothing.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+__all__ = [
+    "clone",
+    "contiguous",
+    "empty",
+    "empty_like",
+    "new_arange",
+    "new_empty",
+    "new_full",
+    "new_zeros",
+]
+
+# Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
+_allocate: Any = torch._C._dynamo.guards
+_on_cpu: Callable[..., Tensor] = _allocate._empty_strided_cpu
+_on_cuda: Callable[..., Tensor] = _allocate._empty_strided_cuda
+# Not looked up in the argument: it is quicker.
+_device_of = Tensor.get_device
+_ROW_MAJOR = torch.contiguous_format
+_PRESERVED = torch.preserve_format
+
+
+def new_empty(
+    input: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = _ROW_MAJOR,
+) -> Tensor:
+    """`torch.empty` on the device of `input`, and of its dtype if none is given.
+
+    On the CPU it holds what a kernel would not write: floating-point and complex elements are NaN,
+    integers have the bytes 0xA5, bools are True, so an element that a kernel forgets shows.
+    """
+    sizes = shape if type(shape) is tuple else tuple(shape)
+    return _new(
+        input, sizes, _strides(sizes, memory_format), input.dtype if dtype is None else dtype
+    )
 
 
 def empty(
     shape: Sequence[int],
     dtype: torch.dtype,
     device: torch.device | str,
-    memory_format: torch.memory_format = torch.contiguous_format,
+    memory_format: torch.memory_format = _ROW_MAJOR,
 ) -> Tensor:
-    """`torch.empty`, on the CPU filled with what a kernel would not write.
-
-    Floating-point and complex elements are NaN, integers have the bytes 0xA5, bools are True, so an
-    element that a kernel forgets shows. On CUDA it is `torch.empty`.
-    """
-    # PyTorch reads sizes one by one in two thirds of the time that it takes for a sequence.
-    sizes = shape or ((),)
-    return _poison(torch.empty(*sizes, dtype=dtype, device=device, memory_format=memory_format))
-
-
-def new_empty(input: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-    """`input.new_empty(shape, dtype=dtype)`, on the CPU filled as by `empty`. Quicker than it."""
-    sizes = shape or ((),)
-    if dtype is None:
-        return _poison(input.new_empty(*sizes))
-    return _poison(input.new_empty(*sizes, dtype=dtype))
+    """`torch.empty`, filled on the CPU as `new_empty`, which is quicker where a tensor is there."""
+    return new_empty(torch.empty(0, device=device), shape, dtype, memory_format)
 
 
 def empty_like(
     input: Tensor,
     *,
     dtype: torch.dtype | None = None,
-    memory_format: torch.memory_format = torch.preserve_format,
+    memory_format: torch.memory_format = _PRESERVED,
 ) -> Tensor:
-    """`torch.empty_like`, on the CPU filled as by `empty`."""
-    return _poison(torch.empty_like(input, dtype=dtype, memory_format=memory_format))
+    """`torch.empty_like`, filled on the CPU as `new_empty`."""
+    sizes = tuple(input.shape)
+    if memory_format is not _PRESERVED:
+        strides = _strides(sizes, memory_format)
+    elif input.is_contiguous():
+        strides = input.stride()
+    else:
+        # PyTorch knows which it preserves.
+        strides = torch.empty_like(input, device="meta").stride()
+    return _new(input, sizes, strides, input.dtype if dtype is None else dtype)
+
+
+def new_zeros(input: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """`input.new_zeros(shape, dtype=dtype)`."""
+    return new_empty(input, shape, dtype).zero_()
+
+
+def new_full(
+    input: Tensor, shape: Sequence[int], value: complex, dtype: torch.dtype | None = None
+) -> Tensor:
+    """`input.new_full(shape, value, dtype=dtype)`."""
+    return new_empty(input, shape, dtype).fill_(value)
+
+
+def new_arange(input: Tensor, end: int) -> Tensor:
+    """`torch.arange(end)` on the device of `input`: int64."""
+    return torch.arange(end, out=new_empty(input, (end,), torch.int64))
+
+
+def clone(input: Tensor, *, memory_format: torch.memory_format = _PRESERVED) -> Tensor:
+    """`input.clone(memory_format=memory_format)`."""
+    return empty_like(input, memory_format=memory_format).copy_(input)
+
+
+def contiguous(
+    input: Tensor,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format = _ROW_MAJOR,
+) -> Tensor:
+    """`input.to(dtype).contiguous(memory_format=memory_format)`, in one step."""
+    if memory_format is _ROW_MAJOR:
+        # Asked in half the time without the argument.
+        is_formed = input.is_contiguous()
+    else:
+        is_formed = input.is_contiguous(memory_format=memory_format)
+    if is_formed and (dtype is None or input.dtype is dtype):
+        return input
+    return empty_like(input, dtype=dtype, memory_format=memory_format).copy_(input)
+
+
+def _strides(sizes: tuple[int, ...], memory_format: torch.memory_format) -> tuple[int, ...]:
+    if memory_format is not _ROW_MAJOR:
+        # channels_last, or channels_last_3d: the channels are behind all others.
+        batch, channels, *others = sizes
+        first, *between, last = _packed((batch, *others, channels), 0)
+        return first, last, *between
+    # A size of 0 counts as 1, as in PyTorch, here alone. One and two dimensions are the most
+    # frequent, and take no loop.
+    match len(sizes):
+        case 1:
+            return (1,)
+        case 2:
+            return sizes[1] or 1, 1
+    return _packed(sizes, 1)
+
+
+def _packed(sizes: tuple[int, ...], least: int) -> tuple[int, ...]:
+    strides: tuple[int, ...] = ()
+    step = 1
+    for size in sizes[::-1]:
+        strides = step, *strides
+        step *= size or least
+    return strides
+
+
+def _new(
+    input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    if input.is_cuda:
+        if _device_of(input) == torch._C._cuda_getDevice():
+            return _on_cuda(sizes, strides, dtype)
+        with torch.cuda.device_of(input):
+            return _on_cuda(sizes, strides, dtype)
+    if input.is_cpu:
+        return _poison(_on_cpu(sizes, strides, dtype))
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
 
 
 def _poison(tensor: Tensor) -> Tensor:
-    if tensor.is_cpu and type(tensor) is Tensor and tensor.numel() > 0:
+    if tensor.numel() > 0:
         # By address: a dispatch mode that the caller works under must not see a fill.
         if tensor.is_floating_point() or tensor.is_complex():
             byte = 0xFF

@@ -188,9 +188,7 @@ class Setting(Generic[T]):
     def _must_wait(self, hold: holding[T]) -> bool:
         for other in tuple(self._active):
             if other.thread != hold.thread and other.value != hold.value:
-                if not other.is_wish:
-                    return True
-                self._drop(other)
+                return True
         if self._waiting[0] is not hold:
             # Earlier calls go first, unless they wait for this thread.
             earlier = self._waiting[: self._waiting.index(hold)]
@@ -218,16 +216,6 @@ class Setting(Generic[T]):
         self._changes += 1
         self._active.remove(hold)
 
-    def end_wishes(self) -> None:
-        """End the holds of other threads' calls that are only wishes."""
-        if self._active or self._waiting:
-            self._lock.run(self._end_wishes)
-
-    def _end_wishes(self) -> None:
-        for hold in tuple(self._active):
-            if hold.is_wish and hold.thread != threading.get_ident():
-                self._drop(hold)
-
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
         for hold in (*self._waiting, *self._active):
@@ -244,28 +232,22 @@ class holding(Undo, Generic[T]):
     Args:
         setting: the setting.
         value: the value that the call needs.
-        is_wish: the call can do without the value if another thread's call needs another one, now
-            or before this call ends.
 
     Raises:
         ConflictError: a call of another thread needs another value for longer than ``PATIENCE``.
     """
 
-    def __init__(self, setting: Setting[T], value: T, *, is_wish: bool = False) -> None:
+    def __init__(self, setting: Setting[T], value: T) -> None:
         # Without the call of Undo's, which is for steps.
         self.thread = _get_thread()
         self._setting = setting
         self.value = value
-        self.is_wish = is_wish
 
     def __enter__(self) -> None:
         setting = self._setting
         # As in Lock.run, without its call.
         with setting._lock.held: is_taken = setting._take(self)  # fmt: skip  # noqa: E701
         if is_taken:
-            return
-        if self.is_wish:
-            self.run()
             return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):

@@ -46,15 +46,7 @@ def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
     # Registered as in progress first: another thread's call that needs the flag off sees it and
     # waits.
     call = native_calls.made(function)
-    if (
-        FLAG._active
-        or FLAG._waiting
-        or FILL._active
-        or FILL._waiting
-        or not _get_flag()
-        or _get_warn_only()
-        or _get_benchmark()
-    ):
+    if FLAG._active or FLAG._waiting or not _get_flag() or _get_warn_only() or _get_benchmark():
         return functools.partial(_call_with_native_settings, function)
     return call
 
@@ -62,12 +54,7 @@ def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
 def _call_with_native_settings(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
     with deterministic_flag(True), benchmark:
-        return native_calls.made(_filled)(function, args, kwargs)
-
-
-def _filled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    FILL.end_wishes()
-    return function(*args, **kwargs)
+        return native_calls.made(function)(*args, **kwargs)
 
 
 def _inductor_config() -> Any:
@@ -90,12 +77,6 @@ def _inductor_is_local() -> bool:
     entry = getattr(_inductor_config(), "_config", {}).get("deterministic")
     return isinstance(getattr(entry, "user_override", None), ContextVar)
 
-
-no_memory_fill = functools.partial(holding, FILL, False, is_wish=True)
-"""Turns off the filling of new memory, for substitutes, which write every element.
-
-It is a wish: if a native call of another thread needs the filling, it stays on.
-"""
 
 # The C setters also work where torch.backends is frozen.
 CUDNN_DETERMINISTIC = Setting(

@@ -23,7 +23,7 @@ from detmode.environment.dispatch import (
     untraced,
 )
 from detmode.environment.process_setting import is_flag_on
-from detmode.environment.settings import deterministic_flag, no_memory_fill, with_native_settings
+from detmode.environment.settings import deterministic_flag, with_native_settings
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
@@ -286,17 +286,16 @@ class Interception(CompiledInside):
                 action = call.row.rule.action
                 assert isinstance(action, Substitute)
                 is_traced = call.overload.twin is not None
-                with no_memory_fill():
-                    # Without an outer mode there is no observer.
-                    seen_by = observer() if _count_modes() else None
-                    if seen_by is None:
-                        if is_traced:
-                            return run_substitute(action, call.overload, call.arguments, is_traced)
-                        return run_validated(action, call.overload, call.arguments)
-                    if not is_traced:
-                        validate(call.func, call.arguments)
-                    run = functools.partial(_substitute, call.overload, action)
-                    return seen_by.observe(call.func, call.args, call.kwargs, run)
+                # Without an outer mode there is no observer.
+                seen_by = observer() if _count_modes() else None
+                if seen_by is None:
+                    if is_traced:
+                        return run_substitute(action, call.overload, call.arguments, is_traced)
+                    return run_validated(action, call.overload, call.arguments)
+                if not is_traced:
+                    validate(call.func, call.arguments)
+                run = functools.partial(_substitute, call.overload, action)
+                return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.

@@ -18,7 +18,8 @@ from torch.utils import _python_dispatch as dispatch
 from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
 from detmode.environment.dispatch import carry
-from detmode.environment.settings import deterministic_flag, no_memory_fill
+from detmode.environment.process_setting import FILL, holding
+from detmode.environment.settings import deterministic_flag
 from detmode.mode import levels
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
@@ -300,7 +301,10 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
     ("hold", "read"),
     [
         (lambda: deterministic_flag(False), torch.are_deterministic_algorithms_enabled),
-        (no_memory_fill, lambda: torch.utils.deterministic.fill_uninitialized_memory),
+        (
+            lambda: holding(FILL, False),
+            lambda: torch.utils.deterministic.fill_uninitialized_memory,
+        ),
     ],
 )
 def test_calls_of_two_threads_overlap(mode, hold, read, order):

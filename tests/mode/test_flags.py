@@ -70,7 +70,7 @@ ON, OFF = (True, False), (False, False)
         ({"action": Native()}, {"overrides": {NAME: "allow"}}, OFF),
         (REFUSED, {"overrides": {NAME: "allow"}}, OFF),
         (REFUSED, {"warn_only": True}, OFF),
-        # A substitute writes all that it allocates.
+        # A substitute allocates what it writes by itself, in memory that is not filled.
         ("substitute", {}, ON),
     ],
     ids=[
@@ -86,7 +86,7 @@ ON, OFF = (True, False), (False, False)
 def test_flags_inside_a_call(probe, row, options, expected, fill, raises):
     """A call finds the flags that it needs; all are put back after it, also when it raises.
 
-    Only a substitute finds the filling of memory off. The benchmark of cuDNN, which lets timing
+    Memory is filled as the mode's arguments say. The benchmark of cuDNN, which lets timing
     choose, is off in a native call.
     """
     probe.raises = raises
@@ -109,7 +109,7 @@ def test_flags_inside_a_call(probe, row, options, expected, fill, raises):
         )
         assert torch.utils.deterministic.fill_uninitialized_memory is fill
         assert torch.backends.cudnn.benchmark is True
-    assert probe == [(*expected, fill and not substitutes, expected != ON or substitutes)]
+    assert probe == [(*expected, fill, expected != ON or substitutes)]
 
 
 def test_allow_regions_run_with_the_flag_off(probe):

@@ -14,12 +14,11 @@ from programs import Other
 import detmode
 from detmode.cuda.undo import Lock
 from detmode.environment import process_setting
-from detmode.environment.process_setting import holding, native_calls
+from detmode.environment.process_setting import holding
 from detmode.environment.settings import (
     FILL,
     FLAG,
     deterministic_flag,
-    no_memory_fill,
     with_native_settings,
 )
 
@@ -33,11 +32,6 @@ def with_flag_off(other: Other) -> None:
 
 def natively(other: Other) -> None:
     with_native_settings(other.stay)()
-
-
-def in_a_substitute(other: Other) -> None:
-    with no_memory_fill():
-        other.stay()
 
 
 @pytest.fixture
@@ -88,67 +82,11 @@ def test_calls_that_need_the_same_overlap(on):
         assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_native_call_has_new_memory_filled(on):
-    """A substitute's wish for memory that is not filled gives way to a native call."""
-    with Other(in_a_substitute):
-        assert not FILL._read()
-        assert with_native_settings(FILL._read)()
-    with Other(natively), no_memory_fill():
-        assert FILL._read()
-    assert FILL._read()
-
-
-def test_a_native_call_begins_while_a_wish_does(on, monkeypatch):
-    """Whichever looks first, the native call has new memory filled."""
-    read, native = FILL._read, Other(natively)
-
-    def begin():
-        monkeypatch.setattr(FILL, "_read", read)
-        native.__enter__()
-        return read()
-
-    monkeypatch.setattr(FILL, "_read", begin)
-    with no_memory_fill():
-        assert read()
-    native.__exit__(None, None, None)
-
-
-def test_a_native_call_begins_while_a_wish_inside_another_does(on, monkeypatch):
-    """A wish that native calls of its own thread do not stop, stops for one that begins now."""
-    elsewhere, go_on, found = native_calls.elsewhere, threading.Event(), []
-
-    def late():
-        go_on.wait()
-        found.append(FILL._read())
-
-    native = threading.Thread(target=lambda: with_native_settings(late)())
-
-    def begin():
-        # Called by the wish, which waits for no other thread's call so far.
-        monkeypatch.setattr(native_calls, "elsewhere", elsewhere)
-        is_elsewhere = elsewhere()
-        native.start()
-        time.sleep(WAITS)
-        return is_elsewhere
-
-    def substitute():
-        with no_memory_fill():
-            time.sleep(WAITS)
-            go_on.set()
-            native.join()
-
-    monkeypatch.setattr(native_calls, "elsewhere", begin)
-    with_native_settings(substitute)()
-    assert found == [True]
-
-
-@pytest.mark.parametrize("call", [with_flag_off, in_a_substitute])
-def test_what_a_call_holds_is_not_the_choice_of_the_program(on, call):
+def test_what_a_call_holds_is_not_the_choice_of_the_program(on):
     """The modes of other threads know what the program has chosen, while it is not in force."""
-    with Other(call):
-        assert (FLAG._read(), FILL._read()) != ((True, False), True)
+    with Other(with_flag_off):
+        assert FLAG._read() != (True, False)
         assert FLAG.chosen() == (True, False)
-        assert FILL.chosen()
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -2,12 +2,16 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import patch
 
 import needs
 import pytest
 import torch
+from selection import Group, cases, check_each, grouped, once
+from torch.profiler import profile
 
+from detmode import DeterministicMode
 from detmode.rules.embedding_bag.launch import embedding_bag_dense_backward
 from detmode.rules.index.launch import index_add, index_put
 from detmode.rules.index_copy.launch import index_copy
@@ -15,9 +19,11 @@ from detmode.rules.matmul.launch import mm
 from detmode.rules.put.launch import put
 from detmode.table.inputs import sparse_matrix
 from detmode.table.samples import Maker
+from detmode.verify.cases import Case, call
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 
+ONCE = grouped(once(cases()))
 X, ROWS = torch.zeros(500), torch.zeros(40, 256, dtype=torch.bfloat16)
 NONE, ONES = torch.empty(0, dtype=torch.int64), torch.ones(300, dtype=torch.int64)
 
@@ -70,3 +76,42 @@ def test_launches(name: str) -> None:
     with patch.object(launching, "_launch", wraps=launching._launch) as launch:
         call()
     assert [given.args[1] for given in launch.call_args_list] == expected
+
+
+# Operators of PyTorch's that a launcher calls, and that allocate by themselves.
+OF_PYTORCH = {
+    "aten::aminmax",  # an index on the CPU is checked before the launch
+    "aten::index",  # likewise
+    "aten::nonzero",  # a mask becomes an index
+    "aten::masked_fill",  # of values
+}
+SPARSE = {"matmul", "sparse"}
+"""Families whose operators convert the layout of a sparse matrix, by PyTorch's own."""
+DELIVERS = "aten::adaptive_avg_pool3d_backward.grad_input"
+"""An operator whose result PyTorch copies to the tensor that is given for it."""
+
+
+@needs.compiler
+@pytest.mark.parametrize("group", [g for g in ONCE if g.family not in SPARSE], ids=str)
+def test_memory_is_not_filled(group: Group) -> None:
+    """PyTorch's flag has no memory filled that a launcher writes, or copies a tensor to."""
+
+    def check(case: Case) -> None:
+        if case.sample.op == DELIVERS:
+            return
+        arguments = case.sample.arguments(case.dtype, "cpu")
+        with DeterministicMode(simulate="cuda"), profile() as profiler:
+            call(case.sample, arguments)
+        fills = [above(event) for event in profiler.events() if event.name == "aten::fill_"]
+        assert all(each[0] not in ALLOCATE or OF_PYTORCH & set(each) for each in fills), fills
+
+    check_each(group, check)
+
+
+ALLOCATE = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::resize_"}
+
+
+def above(event: Any) -> list[str]:
+    """The operators that an event happened in, innermost first."""
+    caller = event.cpu_parent
+    return [] if caller is None else [caller.name, *above(caller)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch
+from detmode.cuda import Source, ctype, launch, new_full
 from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
 from detmode.cuda.rows.sort import sorted_positions
@@ -82,7 +82,7 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     """The last source of each destination, -1 where there is none."""
     n = index.numel()
     slots = shape.size if by_row else shape.destinations
-    owners = torch.full((slots,), -1, dtype=torch.int64, device=index.device)
+    owners = new_full(index, (slots,), -1, torch.int64)
     elected = shape._replace(outer=1, inner=1) if by_row else shape
     launch(SOURCE, "assign_elect", n, index=index, owners=owners, n=n, shape=elected)
     return owners

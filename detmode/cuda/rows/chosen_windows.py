@@ -13,10 +13,11 @@ from detmode.cuda import (
     Launch,
     Source,
     UnsizedLaunch,
+    contiguous,
     ctype,
-    empty_like,
     index_ctype,
     magic_numbers,
+    new_empty,
     planned,
 )
 from detmode.cuda.checks import check_scalar_type
@@ -100,10 +101,10 @@ def gather_chosen(
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
-    grad_input = empty_like(self, memory_format=memory_format)
+    grad_input = new_empty(self, self.shape, memory_format=memory_format)
     launch(
-        grad_output=grad_output.contiguous(memory_format=memory_format),
-        indices=indices.contiguous(memory_format=memory_format),
+        grad_output=contiguous(grad_output, memory_format=memory_format),
+        indices=contiguous(indices, memory_format=memory_format),
         grad_input=grad_input,
         **others,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch
+from detmode.cuda import Source, ctype, launch, new_full
 from detmode.cuda.dtypes import FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import Rows
 
@@ -42,7 +42,7 @@ def extreme_rows(
     """
     n = shape.destinations
     key = torch.int64 if out.dtype.itemsize == 8 else torch.int32
-    keys = torch.full((n,), torch.iinfo(key).min, dtype=key, device=out.device)
+    keys = new_full(out, (n,), torch.iinfo(key).min, key)
     by_row = index.numel() == shape.rows
     launch(
         SOURCE, f"index_reduce_observe<{ctype(out.dtype)}>", shape.addends,

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import planned
+from detmode.cuda import clone, contiguous, planned
 from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, in_contiguous
 from detmode.cuda.rows.shapes import Rows
 
@@ -42,7 +42,7 @@ class IndexedRows:
     def run(self, move_rows: Callable[..., None], **options: Any) -> Tensor:
         """``move_rows`` on contiguous rows; ``out`` with what it gave."""
         if self.shape.addends:
-            source = self.source.contiguous()
+            source = contiguous(self.source)
             in_contiguous(self.target, move_rows, self.index, source, self.shape, **options)
         return self.out
 
@@ -65,7 +65,7 @@ def indexed_rows(
         Exception: ``error``, on the CPU, for an index out of range; what ``check_shapes`` raises.
     """
     if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
+        out = clone(self, memory_format=torch.contiguous_format)
     else:
         index, source = copy_if_overlapping(out, index), copy_if_overlapping(out, source)
     target = out if out.dim() else out.view(1)
@@ -79,9 +79,7 @@ def indexed_rows(
     # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
     if index.dim() != 1:
         index = index.reshape(-1)
-    if index.dtype is not torch.int64:
-        index = index.to(torch.int64)
-    return IndexedRows(out, target, dim, index.contiguous(), source, shape)
+    return IndexedRows(out, target, dim, contiguous(index, torch.int64), source, shape)
 
 
 @planned

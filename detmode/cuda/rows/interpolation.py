@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, UnsizedLaunch, ctype, empty, new_empty, planned
+from detmode.cuda import Launch, UnsizedLaunch, contiguous, ctype, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
     AXIS,
@@ -49,11 +49,11 @@ def gather_backward(
     align_corners: bool,
     scales: Sequence[float | None],
     *,
-    contiguous: bool = False,
+    memory_format: torch.memory_format = torch.preserve_format,
 ) -> Tensor:
     """The gradient of an interpolation of the dimensions after the first two.
 
-    ``contiguous`` makes grad_input contiguous even where grad_output is channels_last.
+    ``memory_format`` is that of grad_input; if preserved, channels_last where grad_output is.
 
     Raises:
         RuntimeError: sizes that do not go together.
@@ -62,12 +62,13 @@ def gather_backward(
     """
     if grad_output.dtype not in FLOATING:
         raise NotImplementedError(f"interpolation is not implemented for {grad_output.dtype}")
-    memory_format = torch.contiguous_format
-    strides = grad_output.stride()
-    # Channels last, an element is at least as far from the next in a row as from the next channel.
-    if not contiguous and strides[-1] >= strides[1]:
-        memory_format = suggest_memory_format(grad_output)
-    grad_output = grad_output.contiguous(memory_format=memory_format)
+    if memory_format is torch.preserve_format:
+        strides = grad_output.stride()
+        # Channels last, an element is at least as far from the next in a row as from the next
+        # channel.
+        is_near = strides[-1] < strides[1]
+        memory_format = torch.contiguous_format if is_near else suggest_memory_format(grad_output)
+    grad_output = contiguous(grad_output, memory_format=memory_format)
     dtype = grad_output.dtype
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
     kept = kept_tables(grad_output, opmath)
@@ -76,10 +77,7 @@ def gather_backward(
         tuple(output_size), tuple(input_size), align_corners, tuple(scales),
         grad_output.data_ptr() % 16 == 0, kept,
     )  # fmt: skip
-    if memory_format is torch.contiguous_format:
-        grad_input = new_empty(grad_output, input_size)
-    else:
-        grad_input = empty(input_size, dtype, grad_output.device, memory_format)
+    grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
     if isinstance(plan, Launch):

@@ -9,7 +9,16 @@ from operator import add, ge
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, empty_like, index_ctype, planned
+from detmode.cuda import (
+    Launch,
+    Source,
+    UnsizedLaunch,
+    contiguous,
+    ctype,
+    index_ctype,
+    new_empty,
+    planned,
+)
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
@@ -64,8 +73,8 @@ def gather_backward(
         where, spatial, grad_output.shape, self.shape,
         tuple(padding), grad_output.dtype, self.dtype,
     )  # fmt: skip
-    grad_input = empty_like(self, memory_format=torch.contiguous_format)
-    launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
+    grad_input = new_empty(self, self.shape)
+    launch(grad_output=contiguous(grad_output), grad_input=grad_input)
     return grad_input
 
 

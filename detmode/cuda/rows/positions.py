@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import empty, launch
+from detmode.cuda import clone, contiguous, launch, new_arange, new_empty
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
@@ -30,8 +30,9 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
                     )
             found += index.to(self.device).nonzero().unbind(1)
         elif index.dtype in (torch.int64, torch.int32):
-            is_ready = index.dtype is torch.int64 and index.device == self.device
-            found.append(index if is_ready else index.to(self.device, torch.int64))
+            if index.device != self.device:
+                index = index.to(self.device)
+            found.append(index if index.dtype is torch.int64 else contiguous(index, torch.int64))
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if len(found) > self.dim():
@@ -70,18 +71,18 @@ def linearize(
         wraps: negative indices count from the end.
     """
     if start is None and len(indices) == 1 and not wraps:
-        return indices[0][0].expand(shape).contiguous()
+        return contiguous(indices[0][0].expand(shape))
     if start is None:
-        keys = empty(shape, torch.int64, indices[0][0].device)
+        keys = new_empty(indices[0][0], shape)
     else:
-        keys = start.expand(shape).clone(memory_format=torch.contiguous_format)
+        keys = clone(start.expand(shape), memory_format=torch.contiguous_format)
     n, before = keys.numel(), start is not None
     for index, size in indices:
         if index.shape != shape:
             index = index.expand(shape)
         launch(
             SOURCE, "index_put_linearize", n,
-            index=index.contiguous(), keys=keys, n=n, size=size, before=before, wraps=wraps,
+            index=contiguous(index), keys=keys, n=n, size=size, before=before, wraps=wraps,
         )  # fmt: skip
         before = True
     return keys
@@ -102,8 +103,8 @@ def of_elements(index: Tensor, shape: Rows) -> Tensor:
         shape: their layout.
     """
     grid = (shape.outer, shape.rows, shape.inner)
-    outer = torch.arange(shape.outer, device=index.device).view(-1, 1, 1)
-    inner = torch.arange(shape.inner, device=index.device)
+    outer = new_arange(index, shape.outer).view(-1, 1, 1)
+    inner = new_arange(index, shape.inner)
     return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
 
 
@@ -169,7 +170,7 @@ def in_contiguous(
     target: Tensor, move_rows: Callable[..., None], *arguments: Any, **options: Any
 ) -> Tensor:
     """``target`` with what ``move_rows`` does to it, or to a contiguous copy of it."""
-    work = target.contiguous()
+    work = contiguous(target)
     move_rows(work, *arguments, **options)
     return target if work is target else target.copy_(work)
 
@@ -185,7 +186,7 @@ def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:
     other_begin, other_end = _span(source)
     if begin == end or other_begin == other_end or other_end <= begin or end <= other_begin:
         return source
-    return source.clone()
+    return clone(source)
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import planned
+from detmode.cuda import clone, contiguous, new_arange, planned
 from detmode.cuda.rows.positions import (
     axis_of,
     check_on_host,
@@ -46,7 +46,7 @@ def reduce_scattered(
     """
     check(self, dim, index, src)
     if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
+        out = clone(self, memory_format=torch.contiguous_format)
     else:
         index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
     if index.numel() == 0:
@@ -57,7 +57,7 @@ def reduce_scattered(
         if other != dim and size != length:
             target = target.narrow(other, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
-    in_contiguous(target, reduce_rows, positions, source.contiguous(), shape, **options)
+    in_contiguous(target, reduce_rows, positions, contiguous(source), shape, **options)
     return out
 
 
@@ -112,7 +112,9 @@ def laid_out(
         for other, length in enumerate(index.shape):
             if source.shape[other] != length:
                 source = source.narrow(other, 0, length)
-    return target, dim, index if index.dtype is torch.int64 else index.to(torch.int64), source
+    if index.dtype is not torch.int64:
+        index = contiguous(index, torch.int64)
+    return target, dim, index, source
 
 
 def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
@@ -122,14 +124,14 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
     """
     shape, repeats_before, repeats_behind = _layout(index.shape, index.stride(), dim, size)
     if not repeats_behind:
-        return index.contiguous(), shape
+        return contiguous(index), shape
     row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
     if repeats_before:
-        return row_index[(0,) * dim].contiguous(), shape
+        return contiguous(row_index[(0,) * dim]), shape
     outer, n, inner, *_ = shape
     if inner == 1:
-        return row_index.contiguous(), shape
-    starts = torch.arange(outer, device=index.device).view(*index.shape[:dim], 1)
+        return contiguous(row_index), shape
+    starts = new_arange(index, outer).view(*index.shape[:dim], 1)
     positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
     return positions, Rows(1, outer * n, inner, outer * size)
 

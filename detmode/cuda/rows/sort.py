@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks
+from detmode.cuda import Source, ctype, launch_blocks, new_empty, new_zeros
 from detmode.cuda.rows.shapes import KEYS, MOST_SORTED
 
 THREADS = 1024
@@ -35,7 +35,7 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
     Raises:
         RuntimeError: there are more than 2**31 - 1 positions.
     """
-    n, device, dtype = index.numel(), index.device, key_dtype(size)
+    n, dtype = index.numel(), key_dtype(size)
     if n > MOST_SORTED:
         raise RuntimeError(
             f"at most {MOST_SORTED} indices can be sorted, but got {n}; call the operator with "
@@ -49,16 +49,15 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
     digits = 1 << MOST_BITS
     counters = None
     if tiles > 1:
-        counters = torch.zeros(
-            passes * (digits + 1 + tiles * digits), dtype=torch.int32, device=device
-        )
+        n_counters = passes * (digits + 1 + tiles * digits)
+        counters = new_zeros(index, (n_counters,), torch.int32)
         launch_blocks(
             SOURCE, "sort_count", min(tiles, MOST_COUNTING), THREADS,
             index=index, counters=counters, n=n, width=width, passes=passes,
         )  # fmt: skip
     launches = passes if tiles > 1 else 1
     pairs = [
-        (empty((n,), dtype, device), empty((n,), torch.int32, device))
+        (new_empty(index, (n,), dtype), new_empty(index, (n,), torch.int32))
         for _ in range(min(launches, 2))
     ]
     for done in range(launches):

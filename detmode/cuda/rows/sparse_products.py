@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch
+from detmode.cuda import Source, contiguous, ctype, launch, new_zeros
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
@@ -77,14 +77,14 @@ def sparse_product(
         return _product(mat1, mat2, self, beta, alpha)
     turned = None if self is None else self.t()
     result = _product(mat2.t(), mat1.t(), turned, beta, alpha).t()
-    return result if mat2.layout is torch.sparse_coo else result.contiguous()
+    return result if mat2.layout is torch.sparse_coo else contiguous(result)
 
 
 def _product(
     sparse: Tensor, dense: Tensor, self: Tensor | None, beta: complex, alpha: complex
 ) -> Tensor:
     if self is None or beta == 0:
-        out = dense.new_zeros(sparse.shape[0], dense.shape[1])
+        out = new_zeros(dense, (sparse.shape[0], dense.shape[1]))
     else:
         # To a row without entries ATen adds 0.0, but where the matrix is COO or has none at all.
         is_kept = sparse.layout is torch.sparse_coo or sparse._nnz() == 0

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, ctype, empty, launch, launch_blocks, planned
+from detmode.cuda import Launch, ctype, launch, launch_blocks, new_empty, new_zeros, planned
 from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import (
     AT_ONCE,
@@ -140,9 +140,7 @@ def _add_integers(
     n, elements = shape.destinations, shape.destinations * components
     # One allocation, so one fill: the sums, the counts and the keys.
     n_sums, n_counts = elements * words, n if mean else 0
-    scratch = torch.zeros(
-        n_sums + n_counts + (elements + 1) // 2, dtype=torch.int64, device=out.device
-    )
+    scratch = new_zeros(out, (n_sums + n_counts + (elements + 1) // 2,), torch.int64)
     sums, keys = scratch[:n_sums], scratch[n_sums + n_counts :].view(torch.int32)
     counts = scratch[n_sums : n_sums + n_counts] if mean else None
     headroom = (shape.rows + 1).bit_length()
@@ -244,7 +242,7 @@ def reduce_in_pieces(
         # Each piece carries its first run and its last one.
         pieces.append(-(-2 * pieces[-1] // PIECE))
     slots = 2 * sum(pieces[:-1])
-    carries = empty((slots * columns * words,), torch.float64, out.device) if slots else None
+    carries = new_empty(out, (slots * columns * words,), torch.float64) if slots else None
     first(carries=carries)
     for level, n in enumerate(pieces[1:], 1):
         # Few pieces of a few columns are a block's, which goes on through all levels by itself.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, Source, empty_like, index_ctype, magic_numbers, planned
+from detmode.cuda import Launch, Source, contiguous, index_ctype, magic_numbers, new_empty, planned
 from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import (
     MANY,
@@ -70,8 +70,8 @@ def _gather(
 ) -> Tensor:
     last = memory_format is torch.channels_last
     launch = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
-    grad_input = empty_like(self, memory_format=memory_format)
-    launch(grad_output=grad_output.contiguous(memory_format=memory_format), grad_input=grad_input)
+    grad_input = new_empty(self, self.shape, memory_format=memory_format)
+    launch(grad_output=contiguous(grad_output, memory_format=memory_format), grad_input=grad_input)
     return grad_input
 
 

@@ -10,7 +10,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, empty_like, index_ctype, planned
+from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, index_ctype, new_empty, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
 from detmode.cuda.rows.pooling import Sizes, Window, pooled_size, triple, window_of
@@ -58,8 +58,8 @@ def avg_pool3d_backward(
         tuple(kernel_size), tuple(stride), tuple(padding),
         ceil_mode, count_include_pad, divisor_override,
     )  # fmt: skip
-    grad_input = empty_like(self, memory_format=torch.contiguous_format)
-    launch(grad_output=grad_output.contiguous(), grad_input=grad_input)
+    grad_input = new_empty(self, self.shape)
+    launch(grad_output=contiguous(grad_output), grad_input=grad_input)
     return grad_input
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type
 
 TARGETS = (torch.int32, torch.int64)
@@ -93,7 +93,7 @@ def lengths_of(
         if lengths.numel() != like.shape[1]:
             raise RuntimeError(f"{name} must be of size batch_size")
         if lengths.device == like.device and like.device.type != "cpu":
-            return lengths.to(torch.int64).reshape(-1).contiguous()
+            return contiguous(lengths, torch.int64).view(-1)
         lengths = lengths.reshape(-1).tolist()
     if len(lengths) != like.shape[1]:
         raise RuntimeError(f"{name} must be of size batch_size")
@@ -105,12 +105,12 @@ def lengths_of(
             )
     if total is not None and sum(lengths) > total:
         raise RuntimeError(f"Expected {name} to add up to at most {total}, but got {sum(lengths)}")
-    return _written(lengths, like.device)
+    return _written(lengths, like)
 
 
-def _written(lengths: Sequence[int], device: torch.device) -> Tensor:
+def _written(lengths: Sequence[int], like: Tensor) -> Tensor:
     """The lengths as a tensor, by launches that have them as arguments."""
-    result = empty((len(lengths),), torch.int64, device)
+    result = new_empty(like, (len(lengths),), torch.int64)
     for first in range(0, len(lengths), 2 * PAIRS):
         part = list(lengths[first : first + 2 * PAIRS])
         padded = part + [0] * (2 * PAIRS - len(part))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import ctype, empty, launch, launch_blocks, new_empty
+from detmode.cuda import contiguous, ctype, launch, launch_blocks, new_empty, new_full
 from detmode.cuda.checks import checks_all
 from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
 
@@ -69,7 +69,7 @@ def ctc_loss_backward(
     labels = lengths_of("target_lengths", target_lengths, log_probs, longest, total)
     if grad_input.numel() == 0:
         return grad_input
-    nll = neg_log_likelihood.contiguous()
+    nll = contiguous(neg_log_likelihood)
     row = 0 if concatenated else targets.stride(0)
     where = LabelLayout(row, targets.stride(-1), targets.numel(), concatenated)
     stride = ProbsStride(*log_probs.stride())
@@ -84,9 +84,9 @@ def ctc_loss_backward(
         SOURCE, f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>", samples,
         threads,
         log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
-        neg_log_likelihood=nll, log_alpha=log_alpha.contiguous(), posteriors=posteriors,
+        neg_log_likelihood=nll, log_alpha=contiguous(log_alpha), posteriors=posteriors,
         edge_mantissas=new_empty(log_probs, edges),
-        edge_exponents=empty(edges, torch.int64, log_probs.device), times=times, longest=longest,
+        edge_exponents=new_empty(log_probs, edges, torch.int64), times=times, longest=longest,
         blank=blank, labels=where, stride=stride,
     )  # fmt: skip
     launch(
@@ -109,9 +109,9 @@ def _sorted(
     where: LabelLayout,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The positions of each sample's labels by class, their classes, where a class begins."""
-    order = empty((samples, max(longest, 1)), torch.int32, targets.device)
-    ordered = torch.empty_like(order)
-    runs = torch.full((samples, classes), -1, dtype=torch.int32, device=targets.device)
+    order = new_empty(targets, (samples, max(longest, 1)), torch.int32)
+    ordered = new_empty(order, order.shape)
+    runs = new_full(targets, (samples, classes), -1, torch.int32)
     launch(
         SOURCE, f"ctc_sort<{ctype(targets.dtype)}>", samples * longest,
         targets=targets, target_lengths=lengths, order=order, sorted=ordered, runs=runs,

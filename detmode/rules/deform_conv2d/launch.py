@@ -7,7 +7,7 @@ from collections import namedtuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty_like, launch, sum_to_zeros
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, sum_to_zeros
 from detmode.cuda.checks import check_implemented
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -57,19 +57,16 @@ def deform_conv2d_backward(
         NotImplementedError: torchvision's CUDA kernel does not take the dtype.
     """
     _check(grad, input, weight, offset, mask if use_mask else None, bias, groups, offset_groups)
-    grad, input, weight, offset = (x.contiguous() for x in (grad, input, weight, offset))
-    kept_mask = mask.contiguous() if use_mask else None
-    grad_input, grad_offset = empty_like(input), empty_like(offset)
-    grad_mask = empty_like(mask, memory_format=torch.contiguous_format)
+    grad, input, weight, offset = (contiguous(x) for x in (grad, input, weight, offset))
+    kept_mask = contiguous(mask) if use_mask else None
+    grad_input, grad_offset = (new_empty(x, x.shape) for x in (input, offset))
+    grad_mask = new_empty(mask, mask.shape)
     if not use_mask:
         grad_mask.zero_()
     flat_weight = weight.view(groups, weight.shape[0] // groups, weight.shape[1:].numel())
     # Blocks of images add up in float: torchvision rounds each time.
-    total = torch.zeros(
-        flat_weight.shape,
-        dtype=torch.promote_types(weight.dtype, torch.float32),
-        device=weight.device,
-    )
+    opmath = torch.promote_types(weight.dtype, torch.float32)
+    total = new_zeros(weight, flat_weight.shape, opmath)
     (height, width), (kernel_h, kernel_w) = input.shape[2:], weight.shape[2:]
     out_h, out_w = grad.shape[2:]
     rows = Axis(height, kernel_h, out_h, stride_h, pad_h, dilation_h)
@@ -79,7 +76,7 @@ def deform_conv2d_backward(
         images = input[part].shape[0]
         # [images, out channels, ...] as [groups, out channels of one, images * outputs].
         given = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
-        given = given.permute(1, 2, 0, 3).reshape(*flat_weight.shape[:2], images * out_h * out_w)
+        given = contiguous(given.permute(1, 2, 0, 3)).flatten(2)
         taps = torch.bmm(flat_weight.transpose(1, 2), given)
         moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
         sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
@@ -99,7 +96,7 @@ def deform_conv2d_backward(
         name = f"deform_sample<{ctype(input.dtype)}>"
         launch(SOURCE, name, taps.numel(), input=input[part], sampled=taps, **common)
         total += torch.bmm(given, taps.transpose(1, 2))
-    grad_weight = total.to(weight.dtype).view(weight.shape)
+    grad_weight = contiguous(total, weight.dtype).view(weight.shape)
     return grad_input, grad_weight, grad_offset, grad_mask, grad.sum((0, 2, 3))
 
 

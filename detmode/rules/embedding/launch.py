@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda import contiguous, new_zeros
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows
@@ -48,12 +49,12 @@ def embedding_dense_backward(
             f"{grad_output.device} and indices on {indices.device}"
         )
     shape = Rows(outer=1, rows=indices.numel(), inner=grad_output.size(-1), size=num_weights)
-    rows = grad_output.contiguous().view(shape.rows, shape.inner)
-    grad_weight = rows.new_zeros(num_weights, shape.inner)
+    rows = contiguous(grad_output).view(shape.rows, shape.inner)
+    grad_weight = new_zeros(rows, (num_weights, shape.inner))
     if rows.numel() == 0:
         return grad_weight
     check_on_host(indices, num_weights, 0, IndexError)
-    index = indices.reshape(-1).to(torch.int64).contiguous()
+    index = contiguous(indices, torch.int64).view(-1)
     # An embedding's gradient, scaled by frequency, is the mean over the positions of a row.
     add_rows(grad_weight, index, rows, shape, include_self=False, mean=scale_grad_by_freq)
     if 0 <= padding_idx < num_weights:

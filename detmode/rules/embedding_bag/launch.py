@@ -7,7 +7,15 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch, new_empty, sum_to_zeros
+from detmode.cuda import (
+    Source,
+    contiguous,
+    ctype,
+    launch,
+    new_empty,
+    new_zeros,
+    sum_to_zeros,
+)
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows, flat, sorts_rows
@@ -117,15 +125,15 @@ def _gradient(
     shape, n = Rows(1, bags, columns, num_weights), grad.numel()
     # Without rows to choose from, all bags are empty.
     if n == 0 or num_weights == 0:
-        return grad.new_zeros(num_weights, columns)
+        return new_zeros(grad, (num_weights, columns))
     check_on_host(maximum_indices, num_weights, 0, IndexError, wraps=True)
     types = f"<{ctype(grad.dtype)}, {ctype(maximum_indices.dtype)}>"
-    inputs = {"grad": grad.contiguous(), "max_indices": maximum_indices.contiguous()}
-    inputs["bag_size"] = bag_size.to(maximum_indices.dtype).contiguous()
+    inputs = {"grad": contiguous(grad), "max_indices": contiguous(maximum_indices)}
+    inputs["bag_size"] = contiguous(bag_size, maximum_indices.dtype)
     sizes = {"n": n, "columns": columns, "num_weights": num_weights, "padding_idx": padding_idx}
     if sorts_rows(shape, grad.dtype, by_row=False):
-        grad_weight = grad.new_zeros(num_weights, columns)
-        positions = empty((n,), torch.int64, grad.device)
+        grad_weight = new_zeros(grad, (num_weights, columns))
+        positions = new_empty(grad, (n,), torch.int64)
         addends = new_empty(grad, (n,))
         launch(
             SOURCE, f"embedding_bag_addends{types}", n,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda import new_arange, new_zeros
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows
@@ -39,10 +40,10 @@ def jagged_index_add(
             f"shapes {list(values.shape)}, {list(indices.shape)} and {list(input_offsets.shape)}"
         )
     rows = values.shape[0] if num_dense_input_rows is None else num_dense_input_rows
-    result = values.new_zeros(num_output_rows, values.shape[1])
+    result = new_zeros(values, (num_output_rows, values.shape[1]))
     if rows == 0:
         return result
-    row = torch.arange(rows, device=values.device)
+    row = new_arange(values, rows)
     sequence = torch.searchsorted(input_offsets, row, right=True)
     begins = _begins(output_offsets)[indices.long()] - _begins(input_offsets)
     index = (row + begins[sequence]).unsqueeze(1).expand(rows, values.shape[1])

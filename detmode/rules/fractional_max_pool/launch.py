@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, index_ctype, launch
+from detmode.cuda import Source, contiguous, index_ctype, launch, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, in_axes, plan_chosen
 from detmode.cuda.rows.positions import check_on_host
@@ -73,14 +73,14 @@ def _gather(
 ) -> Tensor:
     _check(f"fractional_max_pool{n}d_backward", n, grad_output, self, output_size, indices)
     if self.numel() == 0:
-        return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        return new_empty(self, self.shape)
     check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
     # ATen does not read the kernel size, so it may be anything.
     given = kernel_size if len(kernel_size) >= n else (1,) * n
     regions = (min(max(int(k), 1), size) for k, size in zip(given, self.shape[-n:]))
     kernel = (*(1,) * (3 - n), *regions)
     axes = axes_of(n, self.shape, kernel, indices.shape)
-    indices = indices.contiguous()
+    indices = contiguous(indices)
     strays = find_strays(indices, axes)
     launch = plan_chosen(
         *(SOURCE, KERNEL, self.dtype, self.shape[:-n]),
@@ -110,7 +110,7 @@ def _most(axes: Iterable[Regions]) -> int:
 
 def find_strays(indices: Tensor, axes: dict[str, Regions]) -> Tensor:
     """One int64: not zero if a region chose an element that no region at its place can hold."""
-    strays = torch.zeros(1, dtype=torch.int64, device=indices.device)
+    strays = new_zeros(indices, (1,), torch.int64)
     elements = math.prod(axis.size for axis in axes.values())
     index = index_ctype(elements, indices.numel(), _most(axes.values()))
     n = indices.numel()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch_blocks, new_empty, sum_to_zeros
+from detmode.cuda import Source, ctype, launch_blocks, new_empty, new_zeros, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
@@ -112,7 +111,7 @@ def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
     """
     input, grid = call.input, call.grid
     if call.interpolation == NEAREST or grad_output.numel() == 0:
-        return torch.zeros(grid.shape, dtype=grid.dtype, device=grid.device)
+        return new_zeros(grid, grid.shape)
     result = new_empty(grid, grid.shape)
     n, channels = input.shape[:2]
     samples = n * call.samples

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch_blocks
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros
 from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
@@ -42,12 +43,12 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     if bins <= 0:
         raise RuntimeError("bins must be > 0")
     low, high = _range(self, _rounded(min, self.dtype), _rounded(max, self.dtype))
-    return _count(self.contiguous(), bins, low, high).to(self.dtype)
+    return contiguous(_count(contiguous(self), bins, low, high), self.dtype)
 
 
 def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
     n = input.numel()
-    counts = torch.zeros(bins, dtype=torch.int64, device=input.device)
+    counts = new_zeros(input, (bins,), torch.int64)
     shared = bins <= SHARED_BINS
     # A block reads no fewer elements than it has counts to hand over.
     share = max(BLOCK * 16, bins if shared else 0)
@@ -63,7 +64,7 @@ def _rounded(value: float, dtype: torch.dtype) -> float:
     """``value`` in the dtype in which ATen compares it with the elements."""
     if math.isfinite(value) and abs(value) > torch.finfo(dtype).max:
         raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
-    return torch.tensor(value, dtype=dtype).item()
+    return float(value) if dtype is torch.float64 else ctypes.c_float(value).value
 
 
 def _range(self: Tensor, low: float, high: float) -> tuple[float, float]:
@@ -99,7 +100,7 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")
     if self.dim() == 1 and self.numel() == 0:
-        return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+        return new_zeros(self, (minlength,), torch.int64)
     if self.dim() != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     smallest, largest = torch.stack(torch.aminmax(self)).tolist()
@@ -109,10 +110,9 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if weights.device != self.device:
         raise RuntimeError(f"expected weights on {self.device}, but they are on {weights.device}")
-    if weights.dtype != torch.float32:
-        weights = weights.to(torch.float64)
+    dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     bins = largest + 1 if largest >= minlength else minlength
-    result = torch.zeros(bins, dtype=weights.dtype, device=self.device)
+    result = new_zeros(weights, (bins,), dtype)
     shape = Rows(outer=1, rows=self.numel(), inner=1, size=bins)
-    add_rows(result, self.to(torch.int64).contiguous(), weights.contiguous(), shape)
+    add_rows(result, contiguous(self, torch.int64), contiguous(weights, dtype), shape)
     return result

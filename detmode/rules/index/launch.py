@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from detmode.cuda import clone
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
@@ -94,7 +95,7 @@ def index_put(
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     if out is None:
-        out = self.clone(memory_format=torch.preserve_format)
+        out = clone(self)
     given = expand_masks(out, indices)
     if not given:
         # ATen has its own ways with nothing to index by.
@@ -117,7 +118,7 @@ def unsafe_masked_index_put_accumulate(
 ) -> Tensor:
     """``aten::_unsafe_masked_index_put_accumulate``: where ``mask`` is False, zero is added."""
     if self.numel() == 0:
-        return self.clone()
+        return clone(self)
     inside = [
         None if index is None else index.clamp(-size, size - 1)
         for index, size in zip(indices, self.shape)

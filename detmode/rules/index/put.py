@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.cuda import planned
+from detmode.cuda import contiguous, new_arange, planned
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.positions import broadcast, check_on_host, in_contiguous, linearize
 from detmode.cuda.rows.shapes import Rows
@@ -28,7 +28,7 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
         return
     _check_bounds(out, given)
     positions = _positions(list(zip(given.values(), sizes)), rows)
-    in_contiguous(target, add_rows, positions, source.contiguous(), shape)
+    in_contiguous(target, add_rows, positions, contiguous(source), shape)
 
 
 @planned
@@ -59,7 +59,7 @@ def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> 
     between = [out.shape[dim] for dim in others]
     tail = out.shape[last:]
     named_shape = (*between, *rows) if adjacent else (*rows, *between)
-    source = values.expand((*named_shape, *tail)).contiguous()
+    source = contiguous(values.expand((*named_shape, *tail)))
     if source.numel() == 0:
         return
     _check_bounds(out, given)
@@ -91,5 +91,5 @@ def _spread(given: Given, others: list[int], dim: int, out: Tensor) -> Tensor:
     if dim in given:
         return given[dim][(..., *(None,) * len(others))]
     place = others.index(dim)
-    whole = torch.arange(out.shape[dim], device=out.device)
+    whole = new_arange(out, out.shape[dim])
     return whole.view(-1, *(1,) * (len(others) - place - 1))

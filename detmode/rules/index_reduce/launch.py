@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda import new_full
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
@@ -69,8 +70,8 @@ def mean_of_integers(
         target.index_fill_(*at, 0)
     target.index_add_(*at, rows.source)
     # As in ATen the counts have the result's dtype, and wrap with it.
-    counts = torch.full_like(target, include_self)
-    counts.index_add_(*at, torch.ones_like(rows.source))
+    counts = new_full(target, target.shape, include_self)
+    counts.index_add_(*at, new_full(rows.source, rows.source.shape, 1))
     target.div_(counts.masked_fill_(counts == 0, 1), rounding_mode="floor")
     return rows.out
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from detmode.cuda import contiguous, new_zeros
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows
@@ -37,7 +38,7 @@ def max_unpool(
         RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     out, shape = _zeros(self, indices, output_size)
-    assign_rows(out, indices.contiguous(), self.contiguous(), shape)
+    assign_rows(out, contiguous(indices), contiguous(self), shape)
     return out
 
 
@@ -57,7 +58,7 @@ def max_unpool_on_cpu(
         to.view(shape.outer, shape.size).scatter_(1, indices.reshape(planes), words.reshape(planes))
     images = len(output_size) == 2 and self.dim() == 4
     format = suggest_memory_format(self) if images else torch.contiguous_format
-    return out.contiguous(memory_format=format)
+    return contiguous(out, memory_format=format)
 
 
 def _zeros(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Rows]:
@@ -69,5 +70,5 @@ def _zeros(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> tuple[T
         raise RuntimeError(
             f"Found an invalid max index: {position} (output volumes are of size {volumes})"
         )
-    out = self.new_zeros((*self.shape[:-dims], *output_size))
+    out = new_zeros(self, (*self.shape[:-dims], *output_size))
     return out, Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)

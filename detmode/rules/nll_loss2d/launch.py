@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch_blocks, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
@@ -51,13 +51,13 @@ def nll_loss2d_forward(
     _check_on_host(target, classes, ignore_index)
     name = ctype(self.dtype)
     blocks = min(-(-n // (THREADS * PER_THREAD)), MAX_BLOCKS)
-    partials = empty((max(blocks, 1), 4), torch.float64, self.device)
+    partials = new_empty(self, (max(blocks, 1), 4), torch.float64)
     output = new_empty(self, ())
     total_weight = new_empty(self, ())
     launch_blocks(
         SOURCE, f"nll_loss2d_sum<{name}>", blocks, THREADS,
         self=self if classes else None, target=target,
-        weight=weight.contiguous() if weight is not None and classes else None, partials=partials,
+        weight=contiguous(weight) if weight is not None and classes else None, partials=partials,
         n=n, size=Extents.sizes(self.shape), self_stride=Extents.strides(self.stride()),
         target_stride=Extents.strides(target.unsqueeze(1).stride()), ignore_index=ignore_index,
     )  # fmt: skip

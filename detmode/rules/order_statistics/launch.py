@@ -7,7 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, empty, launch, launch_blocks, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.positions import axis_of
 from detmode.table.conditions import FLOATING, INTEGRAL
@@ -90,7 +90,7 @@ def _select(
     kept = (1,) if keepdim and self.dim() else ()
     shape = (*before, *kept, *behind)
     values = new_empty(self, shape)
-    indices = empty(shape, torch.int64, self.device)
+    indices = new_empty(self, shape, torch.int64)
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
@@ -99,11 +99,11 @@ def _select(
     if capacity is not None and (capacity <= 32 or slices >= MANY):
         launch(
             SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
-            input=grown.contiguous(), values=values, indices=indices, slices=slices, n=n,
+            input=contiguous(grown), values=values, indices=indices, slices=slices, n=n,
             inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
-    rows = grown.movedim(axis, -1).contiguous()
+    rows = contiguous(grown.movedim(axis, -1))
     if n >= 2**31 or (n > LONG and slices < FEW):
         _select_long(rows, values, indices, n, kind, k)
     else:
@@ -128,7 +128,7 @@ def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: i
     """A row to many blocks: two small launches for each digit of 8 bits, then the index."""
     scalar, rows = ctype(input.dtype), values.numel()
     chunks = max(1, min(-(-n // SHARE), 8 * FEW // rows))
-    state = torch.zeros(rows * 259, dtype=torch.int64, device=input.device)
+    state = new_zeros(input, (rows * 259,), torch.int64)
     counts, found, left = state.split((rows * 257, rows, rows))
     for shift in range(8 * input.itemsize - 8, -8, -8):
         launch_blocks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detmode.cuda import clone, contiguous
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
@@ -34,13 +35,13 @@ def put(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
-    target = self.clone() if out is None else out
+    target = clone(self) if out is None else out
     _check(target, index, source)
     if index.numel() == 0:
         return target
     n, size = index.numel(), target.numel()
-    positions = copy_if_overlapping(target, index).reshape(-1).contiguous()
-    source = copy_if_overlapping(target, source).contiguous()
+    positions = contiguous(copy_if_overlapping(target, index)).view(-1)
+    source = contiguous(copy_if_overlapping(target, source))
     move_rows = add_rows if accumulate else assign_rows
     return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size, wraps=True))
 
@@ -54,7 +55,7 @@ def put_integers(
     out: Tensor | None = None,
 ) -> Tensor:
     """Sums of integers and bools: ATen's own kernel, without the alert."""
-    target = self.clone() if out is None else out
+    target = clone(self) if out is None else out
     with deterministic_flag(False):
         return target.put_(index, source, accumulate=True)
 
@@ -68,9 +69,9 @@ def put_last_on_cpu(
     out: Tensor | None = None,
 ) -> Tensor:
     """An assignment on the CPU by ATen's ``scatter``, which writes along a dimension in order."""
-    target = self.clone() if out is None else out
+    target = clone(self) if out is None else out
     _check(target, index, source)
-    work = target.contiguous()
+    work = contiguous(target)
     size, positions = work.numel(), copy_if_overlapping(target, index).reshape(-1)
     positions = torch.where(positions < 0, positions + size, positions)
     words, to = (x.view(WORDS[x.itemsize]) for x in (copy_if_overlapping(target, source), work))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
+from detmode.cuda import contiguous, new_full, new_zeros
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
@@ -68,10 +68,10 @@ def segment_mean_coo(
     sums = segment_sum_coo(src, index, out, dim_size)
     dim = index.dim() - 1
     index = index.expand(src.shape[: dim + 1])
-    counts = index.new_zeros(sums.shape[: dim + 1])
-    counts.scatter_add_(dim, index, torch.ones_like(index))
+    counts = new_zeros(index, sums.shape[: dim + 1])
+    counts.scatter_add_(dim, index, new_full(index, index.shape, 1))
     counts = counts.clamp_(min=1).view(*counts.shape, *[1] * (src.dim() - dim - 1))
-    return sums.div_(counts.to(sums.dtype))
+    return sums.div_(contiguous(counts, sums.dtype))
 
 
 def _scattered(
@@ -92,7 +92,7 @@ def _scattered(
             dim_size = int(index.max()) + 1 if index.numel() else 0
         shape = list(src.shape)
         shape[dim] = dim_size
-        out = src.new_full(shape, start)
+        out = new_full(src, shape, start)
     return reduce_scattered(out, dim, index, src, out, reduce_rows)
 
 

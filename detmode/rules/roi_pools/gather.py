@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, launch_blocks, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented
 from detmode.cuda.rows.extents import Extents
 
@@ -84,7 +84,7 @@ def check_mapped(
     check(name, grad, rois, (share, *pooled), channel_mapping=channel_mapping)
     n = channel_mapping.numel()
     if n:
-        mapping, size = channel_mapping.contiguous(), channel_mapping[0].numel()
+        mapping, size = contiguous(channel_mapping), channel_mapping[0].numel()
         launch(POOL, "ps_check_mapping", n, channel_mapping=mapping, n=n, bins=size)
 
 
@@ -99,14 +99,14 @@ def gather(
 ) -> Tensor:
     """grad_input of ``shape``; a thread owns a pixel in ``per_thread`` channels."""
     if grad.numel() == 0:
-        return torch.zeros(shape, dtype=grad.dtype, device=grad.device)
+        return new_zeros(grad, shape)
     images, channels, height, width = shape
     grad_input = new_empty(grad, shape)
     tiles = -(-height // TILE[0]) * -(-width // TILE[1])
     blocks = min(images * -(-channels // per_thread) * tiles, MAX_GRID)
     launch_blocks(
         source, entry, blocks, TILE[0] * TILE[1],
-        grad=grad, rois=rois.contiguous(), grad_input=grad_input,
+        grad=grad, rois=contiguous(rois), grad_input=grad_input,
         bins=Extents.sizes(grad.shape), shape=Extents.sizes(shape), **how,
     )  # fmt: skip
     return grad_input

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from detmode.cuda import ctype, new_empty, sum_to_zeros
+from detmode.cuda import contiguous, ctype, new_empty, sum_to_zeros
 from detmode.cuda.rows.extents import Extents
 from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
 
@@ -104,8 +104,8 @@ def roi_pool_backward(
     # Every bin may have chosen the same pixel of its image and channel.
     sum_to_zeros(
         POOL, f"roi_pool_scatter<{ctype(grad.dtype)}>", grad.numel(),
-        result=grad_input, addends=rois.shape[0] * pooled, grad=grad.contiguous(),
-        rois=rois.contiguous(), argmax=argmax.contiguous(), n=grad.numel(), images=batch_size,
+        result=grad_input, addends=rois.shape[0] * pooled, grad=contiguous(grad),
+        rois=contiguous(rois), argmax=contiguous(argmax), n=grad.numel(), images=batch_size,
         channels=channels, pixels=height * width, bins=pooled,
     )  # fmt: skip
     return grad_input
@@ -133,6 +133,4 @@ def ps_roi_pool_backward(
     bins = (channels, pooled_height, pooled_width)
     check_mapped("ps_roi_pool_backward_kernel", grad, rois, bins, channel_mapping)
     entry = f"ps_roi_pool_backward<{ctype(grad.dtype)}>"
-    return gather(
-        POOL, entry, grad.contiguous(), rois, shape, 1, spatial_scale=float(spatial_scale)
-    )
+    return gather(POOL, entry, contiguous(grad), rois, shape, 1, spatial_scale=float(spatial_scale))

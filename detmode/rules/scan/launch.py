@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, ctype, empty_like, planned
+from detmode.cuda import Launch, Source, contiguous, ctype, new_empty, new_zeros, planned
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -42,13 +42,13 @@ def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
     Returns:
         A contiguous tensor of the shape of ``self``.
     """
-    return _scan("cumsum", self if dtype is None else self.to(dtype), dim)
+    return _scan("cumsum", self if dtype is None else contiguous(self, dtype), dim)
 
 
 @checks_all
 def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """``aten::cumprod`` of a tensor whose elements all lie along ``dim``: see :func:`cumsum`."""
-    return _scan("cumprod", self if dtype is None else self.to(dtype), dim)
+    return _scan("cumprod", self if dtype is None else contiguous(self, dtype), dim)
 
 
 @checks_all
@@ -67,12 +67,12 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
-    out = empty_like(self, memory_format=torch.contiguous_format)
+    out = new_empty(self, self.shape)
     launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
     totals = None
     if nodes > 1:
         # Each word with its mark, and behind them the counter from which blocks draw their tiles.
-        totals = torch.zeros(nodes * WORDS + 1, dtype=torch.int64, device=self.device)
+        totals = new_zeros(self, (nodes * WORDS + 1,), torch.int64)
     launch(input=self, output=out, totals=totals)
     return out
 

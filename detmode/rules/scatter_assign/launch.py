@@ -8,6 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from detmode.cuda import clone, contiguous, new_arange, new_zeros
 from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, linearize
@@ -34,7 +35,7 @@ def scatter(
     """
     check(self, dim, index, src)
     if out is None:
-        out = self.clone(memory_format=torch.contiguous_format)
+        out = clone(self, memory_format=torch.contiguous_format)
     else:
         index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
     if index.numel() == 0:
@@ -48,7 +49,7 @@ def scatter(
     positions, shape = (
         rows_of(index, dim, target.shape[dim]) if covers else _of_part(index, dim, target.shape)
     )
-    assign_rows(target, positions, source.contiguous(), shape)
+    assign_rows(target, positions, contiguous(source), shape)
     return out
 
 
@@ -56,9 +57,9 @@ def _of_part(index: Tensor, dim: int, sizes: Sequence[int]) -> tuple[Tensor, Row
     """Positions in all of ``self``, where it is larger than the index apart from ``dim``."""
 
     def corner(dims: range) -> Tensor:
-        at = torch.zeros((), dtype=torch.int64, device=index.device)
+        at = new_zeros(index, (), torch.int64)
         for d in dims:
-            at = at.unsqueeze(-1) * sizes[d] + torch.arange(index.shape[d], device=index.device)
+            at = at.unsqueeze(-1) * sizes[d] + new_arange(index, index.shape[d])
         return at
 
     before, behind = corner(range(dim)), corner(range(dim + 1, index.dim()))

@@ -16,7 +16,8 @@ tensor did not have gets the largest integer of its dtype (bytes with all bits s
 ## Cost
 
 One more write of every new tensor. Programs that write everything they allocate can turn it off:
-``DeterministicMode(fill_uninitialized_memory=False)``. detmode's own kernels never pay it.
+``DeterministicMode(fill_uninitialized_memory=False)``. What detmode's own kernels write is never
+filled first.
 
 ``resize_`` of a quantized tensor writes what is new once and reads nothing, which is the floor: 1.0
 times the floor.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from detmode.cuda.checks import checks_all
@@ -24,7 +25,13 @@ def upsample_linear1d_backward(
 ) -> Tensor:
     """The gradient of ``aten::upsample_linear1d``; always contiguous."""
     return gather_backward(
-        LINEAR, grad_output, output_size, input_size, align_corners, (scales,), contiguous=True
+        LINEAR,
+        grad_output,
+        output_size,
+        input_size,
+        align_corners,
+        (scales,),
+        memory_format=torch.contiguous_format,
     )
 
 
@@ -55,7 +62,13 @@ def upsample_bicubic2d_backward(
     """The gradient of ``aten::upsample_bicubic2d``; always contiguous."""
     scales = (scales_h, scales_w)
     return gather_backward(
-        CUBIC, grad_output, output_size, input_size, align_corners, scales, contiguous=True
+        CUBIC,
+        grad_output,
+        output_size,
+        input_size,
+        align_corners,
+        scales,
+        memory_format=torch.contiguous_format,
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from detmode.cuda import Source
@@ -54,5 +55,11 @@ def upsample_bicubic2d_aa_backward(
     """The gradient of ``aten::_upsample_bicubic2d_aa``; always contiguous, as ATen's."""
     scales = (scales_h, scales_w)
     return gather_backward(
-        BICUBIC, grad_output, output_size, input_size, align_corners, scales, contiguous=True
+        BICUBIC,
+        grad_output,
+        output_size,
+        input_size,
+        align_corners,
+        scales,
+        memory_format=torch.contiguous_format,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -46,7 +46,7 @@ def reflection_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequen
         SOURCE,
         f"{name}<{ctype(self.dtype)}>",
         grad_input.numel(),
-        grad_output=grad_output.contiguous(),
+        grad_output=contiguous(grad_output),
         grad_input=grad_input,
         width=self.shape[-1],
         padded=grad_output.shape[-1],
