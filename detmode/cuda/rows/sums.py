@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, ctype, launch, launch_blocks, new_empty, new_zeros, planned
+from detmode.cuda import (
+    Launch,
+    UnsizedLaunch,
+    ctype,
+    launch,
+    launch_blocks,
+    new_empty,
+    new_zeros,
+    planned,
+)
 from detmode.cuda.rows.positions import from_the_start, of_elements
 from detmode.cuda.rows.shapes import (
     AT_ONCE,
@@ -99,8 +108,7 @@ def _sums(
 
     ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
     """
-    re, im = map(float.fromhex, scale or ("1", "0"))
-    scaled: dict[str, Any] = {"scaled": scale is not None, "re": re, "im": im}
+    scaled = _scaled(scale)
     components, words = parts_of(dtype)
     if sorts_rows(shape, dtype, by_row):
         row, carried = f"row_sum<{ctype(dtype)}>", components * words
@@ -113,7 +121,14 @@ def _sums(
         if offsets[0] % 8 or named.inner % width:
             width = 1
         return _by_rows(row, width, carried, shape, by_row, {"mean": mean, **rows})
-    return partial(_add_integers, shape, components, words, by_row, include_self, mean, scaled)
+    launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, scale)
+    return partial(_add_integers, launches, shape, components, words, mean)
+
+
+def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
+    """The kernels' parameters that say whether addends are scaled, and by what."""
+    re, im = map(float.fromhex, scale or ("1", "0"))
+    return {"scaled": scale is not None, "re": re, "im": im}
 
 
 @planned
@@ -124,46 +139,57 @@ def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool)
     return _by_rows(f"row_product<{ctype(dtype)}>", 1, words, shape, by_row, factors)
 
 
+_Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
+
+
+@planned
+def _integers(
+    dtype: torch.dtype,
+    by_row: bool,
+    include_self: bool,
+    crowded: bool,
+    scale: tuple[str, str] | None,
+) -> _Integers:
+    """The launches of sums as integers, in their order."""
+    scalar, addends = ctype(dtype), {"by_row": by_row, **_scaled(scale)}
+
+    def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
+        return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", open, **numbers)
+
+    reading = f"{scalar}, {str(crowded).lower()}"
+    return (
+        unsized("observe", scalar, "n", "shape", **addends),
+        unsized("admit_self", scalar, "n", "headroom", include_self=include_self),
+        unsized("accumulate", reading, "n", "shape", "headroom", **addends),
+        unsized("finish", scalar, "n", "headroom", include_self=include_self),
+    )
+
+
 def _add_integers(
+    launches: _Integers,
     shape: Rows,
     components: int,
     words: int,
-    by_row: bool,
-    include_self: bool,
     mean: bool,
-    scaled: dict[str, Any],
     out: Tensor,
     index: Tensor,
     source: Tensor,
 ) -> None:
-    scalar = ctype(out.dtype)
-    n, elements = shape.destinations, shape.destinations * components
+    observe, admit_self, accumulate, finish = launches
+    n, addends = shape.destinations, shape.addends
+    elements, bits = n * components, (shape.rows + 1).bit_length()
     # One allocation, so one fill: the sums, the counts and the keys.
     n_sums, n_counts = elements * words, n if mean else 0
     scratch = new_zeros(out, (n_sums + n_counts + (elements + 1) // 2,), torch.int64)
     sums, keys = scratch[:n_sums], scratch[n_sums + n_counts :].view(torch.int32)
     counts = scratch[n_sums : n_sums + n_counts] if mean else None
-    headroom = (shape.rows + 1).bit_length()
-    addends = {"index": index, "source": source, "n": shape.addends, "by_row": by_row}
-    addends |= {"shape": shape, **scaled}
-    launch(
-        SOURCE, f"index_add_observe<{scalar}>", shape.addends,
-        keys=keys, **addends,
+    observe.launch(addends, addends, shape, index=index, source=source, keys=keys)
+    admit_self.launch(n, n, bits, self=out, keys=keys, sums=sums)
+    accumulate.launch(
+        addends, addends, shape, bits,
+        index=index, source=source, keys=keys, sums=sums, counts=counts,
     )  # fmt: skip
-    launch(
-        SOURCE, f"index_add_admit_self<{scalar}>", n,
-        self=out, keys=keys, sums=sums, n=n, include_self=include_self, headroom=headroom,
-    )  # fmt: skip
-    crowded = "true" if shape.inner <= CROWDED_COLUMNS else "false"
-    launch(
-        SOURCE, f"index_add_accumulate<{scalar}, {crowded}>", shape.addends,
-        keys=keys, sums=sums, counts=counts, headroom=headroom, **addends,
-    )  # fmt: skip
-    launch(
-        SOURCE, f"index_add_finish<{scalar}>", n,
-        keys=keys, sums=sums, counts=counts, out=out, n=n, include_self=include_self,
-        headroom=headroom,
-    )  # fmt: skip
+    finish.launch(n, n, bits, keys=keys, sums=sums, counts=counts, out=out)
 
 
 def _by_rows(
