@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.cuda.undo import Calls
 from detmode.environment.settings import deterministic_flag
-from detmode.table.call import SCALARS
+from detmode.table.call import SCALARS, tensors_in
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.variants import out_names, variant_of
@@ -269,10 +269,8 @@ def _check_no_overlap(
 ) -> None:
     """Refuse an input that shares memory with ``target``, unless ``self`` is the same tensor."""
     values = [arguments[name] for name in arguments if name not in ("self", *written)]
-    listed = [each for value in values if isinstance(value, (list, tuple)) for each in value]
-    tensors = [each for each in (*values, *listed) if isinstance(each, torch.Tensor)]
     # Sparse tensors have no storage of their own, and ATen does not check theirs.
-    read = [each for each in tensors if each.layout is torch.strided]
+    read = [each for each in tensors_in(values) if each.layout is torch.strided]
     if "self" not in written and not target.is_set_to(arguments["self"]):
         read.append(arguments["self"])
     if any(_overlap(target, each) for each in read):
