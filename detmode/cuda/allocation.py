@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
-_allocate: Any = torch._C._dynamo.guards
-_on_cpu: Callable[..., Tensor] = _allocate._empty_strided_cpu
-_on_cuda: Callable[..., Tensor] = _allocate._empty_strided_cuda
+_of_compiled_code: Any = torch._C._dynamo.guards
+_on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
+_on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
 # Not looked up in the argument: it is quicker.
 _device_of = Tensor.get_device
 _ROW_MAJOR = torch.contiguous_format

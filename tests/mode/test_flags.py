@@ -112,6 +112,15 @@ def test_flags_inside_a_call(probe, row, options, expected, fill, raises):
     assert probe == [(*expected, fill, expected != ON or substitutes)]
 
 
+@pytest.mark.parametrize("benchmark", [False, True])
+def test_a_native_call_runs_without_warn_only(probe, benchmark):
+    """Whether or not there is another setting that has to be changed for it."""
+    with DeterministicMode(rules=table_of(NAME, Native()), warn_only=True):
+        torch.backends.cudnn.benchmark = benchmark
+        call()
+    assert [(*found[:2], found[3]) for found in probe] == [(*ON, False)]
+
+
 def test_allow_regions_run_with_the_flag_off(probe):
     """A call in an ``allow`` region runs as PyTorch runs it without its flag; a refused one, never.
 
