@@ -114,7 +114,7 @@ def test_flags_inside_a_call(probe, row, options, expected, fill, raises):
 
 @pytest.mark.parametrize("benchmark", [False, True])
 def test_a_native_call_runs_without_warn_only(probe, benchmark):
-    """The flag is on and ``warn_only`` off, whether or not another setting has to change as well."""
+    """The flag is on and ``warn_only`` off, also where another setting has to change."""
     with DeterministicMode(rules=table_of(NAME, Native()), warn_only=True):
         torch.backends.cudnn.benchmark = benchmark
         call()
