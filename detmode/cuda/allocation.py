@@ -47,9 +47,8 @@ def new_empty(
     integers have the bytes 0xA5, bools are True, so an element that a kernel forgets shows.
     """
     sizes = shape if type(shape) is tuple else tuple(shape)
-    return _new(
-        input, sizes, _strides(sizes, memory_format), input.dtype if dtype is None else dtype
-    )
+    strides = _strides(sizes, memory_format)
+    return _new(input, sizes, strides, input.dtype if dtype is None else dtype)
 
 
 def empty(

@@ -24,25 +24,21 @@ _get_thread = threading.get_ident
 
 
 class Lock:
-    """A reentrant lock that is free in a forked child and that no interrupt leaves locked.
-
-    Attributes:
-        held: for :meth:`run`, and for what cannot spare a call.
-    """
+    """A reentrant lock that is free in a forked child and that no interrupt leaves locked."""
 
     def __init__(self) -> None:
-        self.held = threading.RLock()
+        self._held = threading.RLock()
         _locks.add(self)
 
     def run(self, section: Callable[..., R], *args: Any) -> R:
         """Call ``section(*args)`` while holding the lock."""
         # On one line, so that a debugger or profiler that raises at line events cannot raise
         # between acquiring and the call, or before the release.
-        with self.held: return section(*args)  # fmt: skip  # noqa: E701
+        with self._held: return section(*args)  # fmt: skip  # noqa: E701
 
     def _forked(self) -> None:
         # The thread that held it does not exist in the child.
-        self.held = threading.RLock()
+        self._held = threading.RLock()
 
 
 class Undo:

@@ -162,17 +162,8 @@ class Setting(Generic[T]):
 
     def _take(self, hold: holding[T]) -> bool:
         """Hold the value unless another thread's call needs another one; return success."""
-        if not (self._active or self._waiting):
-            # Alone, which is the rule. Added before checking: a native call that begins now sees
-            # it, and waits in turn.
-            self._chosen, self._held = self._read(), hold.value
-            self._active.append(hold)
-            if not native_calls.ongoing:
-                self._changes += 1
-                self._write(hold.value)
-                return True
-            self._active.remove(hold)
         if hold not in self._waiting:
+            # Before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
         if self._must_wait(hold):
             return False
@@ -245,10 +236,6 @@ class holding(Undo, Generic[T]):
 
     def __enter__(self) -> None:
         setting = self._setting
-        # As in Lock.run, without its call.
-        with setting._lock.held: is_taken = setting._take(self)  # fmt: skip  # noqa: E701
-        if is_taken:
-            return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
@@ -262,8 +249,7 @@ class holding(Undo, Generic[T]):
 
     def run(self) -> None:
         """End the hold; after an interrupt the end of the ``with`` statement does it again."""
-        setting = self._setting
-        with setting._lock.held: setting._drop(self)  # fmt: skip  # noqa: E701
+        self._setting._lock.run(self._setting._drop, self)
         self.is_done = True
         self._end = None
 

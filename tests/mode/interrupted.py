@@ -147,8 +147,8 @@ def locks_taken() -> int:
 
     def look() -> None:
         for lock in list(_locks):
-            if lock.held.acquire(blocking=False):
-                lock.held.release()
+            if lock._held.acquire(blocking=False):
+                lock._held.release()
             else:
                 taken.append(lock)
 

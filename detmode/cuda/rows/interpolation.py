@@ -66,8 +66,8 @@ def gather_backward(
         strides = grad_output.stride()
         # Channels last, an element is at least as far from the next in a row as from the next
         # channel.
-        is_near = strides[-1] < strides[1]
-        memory_format = torch.contiguous_format if is_near else suggest_memory_format(grad_output)
+        is_planar = strides[-1] < strides[1]
+        memory_format = torch.contiguous_format if is_planar else suggest_memory_format(grad_output)
     grad_output = contiguous(grad_output, memory_format=memory_format)
     dtype = grad_output.dtype
     opmath = torch.float64 if dtype is torch.float64 else torch.float32

@@ -7,15 +7,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    Source,
-    contiguous,
-    ctype,
-    launch,
-    new_empty,
-    new_zeros,
-    sum_to_zeros,
-)
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, sum_to_zeros
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows, flat, sorts_rows

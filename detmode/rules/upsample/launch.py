@@ -24,15 +24,7 @@ def upsample_linear1d_backward(
     scales: float | None = None,
 ) -> Tensor:
     """The gradient of ``aten::upsample_linear1d``; always contiguous."""
-    return gather_backward(
-        LINEAR,
-        grad_output,
-        output_size,
-        input_size,
-        align_corners,
-        (scales,),
-        memory_format=torch.contiguous_format,
-    )
+    return gather_backward(LINEAR, grad_output, output_size, input_size, align_corners, (scales,))
 
 
 @checks_all
