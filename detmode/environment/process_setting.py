@@ -236,6 +236,8 @@ class holding(Undo, Generic[T]):
 
     def __enter__(self) -> None:
         setting = self._setting
+        if setting._lock.run(setting._take, self):
+            return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
