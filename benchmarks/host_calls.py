@@ -112,6 +112,17 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(4, 2), 0, _index(n), _zeros(n, 2)),
         SUM,
     ),
+    # More rows than one launch adds: they are sorted, reduced in pieces, and then the carries.
+    "index_add, sorted rows": (
+        aten.index_add.default,
+        lambda n: (_zeros(4, 32), 0, _index(64 + n), _zeros(64 + n, 32)),
+        SUM,
+    ),
+    "index_add, wide rows": (
+        aten.index_add.default,
+        lambda n: (_zeros(4, 128), 0, _index(64 + n), _zeros(64 + n, 128)),
+        SUM,
+    ),
     "scatter_add": (
         aten.scatter_add.default,
         lambda n: (_zeros(4, 2), 0, _index(n, 2), _zeros(n, 2)),

@@ -95,6 +95,8 @@ def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, in
 
 
 def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int]:
+    if type(grid) is int and 0 <= grid < 2**31:
+        return grid, 1, 1
     x, y, z = blocks = _triple(caller, "grid", grid)
     if x >= 2**31 or y > 65535 or z > 65535:
         raise ValueError(
@@ -102,6 +104,17 @@ def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int
             f"got {blocks}"
         )
     return blocks
+
+
+def _checked_block(caller: str, block: int | Sequence[int]) -> tuple[int, int, int]:
+    if type(block) is int and 1 <= block <= 1024:
+        return block, 1, 1
+    threads = _triple(caller, "block", block)
+    if not 1 <= math.prod(threads) <= 1024 or threads[2] > 64:
+        raise ValueError(
+            f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
+        )
+    return threads
 
 
 def checked_sizes(
@@ -112,11 +125,7 @@ def checked_sizes(
     Raises:
         ValueError: sizes that no GPU launches; the message begins with `caller`.
     """
-    threads = _triple(caller, "block", block)
-    if not 1 <= math.prod(threads) <= 1024 or threads[2] > 64:
-        raise ValueError(
-            f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
-        )
+    threads = _checked_block(caller, block)
     return _checked_grid(caller, grid), threads
 
 
@@ -278,7 +287,7 @@ class UnsizedLaunch:
         /,
         **numbers: object,
     ) -> None:
-        _, threads = checked_sizes("UnsizedLaunch", 0, block)
+        threads = _checked_block("UnsizedLaunch", block)
         signature = source.signature(entry)
         self._fixed = (source, entry, threads, shared), signature
         self._open = tuple(open)
@@ -298,23 +307,33 @@ class UnsizedLaunch:
         return self._made(self._grid_for(threads), numbers)
 
     def of_blocks(self, grid: int | Sequence[int], /, *numbers: Any) -> Launch:
-        """Make the launch with a grid, as for `launch_blocks`; otherwise as `of_threads`."""
+        """Make the launch with a grid, as for `launch_blocks`; otherwise as :meth:`of_threads`."""
         return self._made(_checked_grid("of_blocks", grid), numbers)
 
     def launch(self, threads: int, /, *numbers: Any, **tensors: Tensor | None) -> None:
-        """Launch at once what :meth:`of_threads` makes: for a launch that is made only once.
+        """Launch at once what :meth:`of_threads` makes, for a launch that is not kept.
 
         Raises:
             ValueError: as :meth:`of_threads`.
             ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
         """
+        blocks = self._grid_for(threads)
         (source, entry, block, shared), signature = self._fixed
         bound = self._packed(numbers), signature.bind_tensors(tensors)
-        _launch(source, entry, self._grid_for(threads), block, shared, bound)
+        _launch(source, entry, blocks, block, shared, bound)
+
+    def launch_blocks(
+        self, grid: int | Sequence[int], /, *numbers: Any, **tensors: Tensor | None
+    ) -> None:
+        """Launch at once what :meth:`of_blocks` makes; otherwise as :meth:`launch`."""
+        blocks = _checked_grid("launch_blocks", grid)
+        (source, entry, block, shared), signature = self._fixed
+        bound = self._packed(numbers), signature.bind_tensors(tensors)
+        _launch(source, entry, blocks, block, shared, bound)
 
     def _grid_for(self, threads: int) -> tuple[int, int, int]:
         if self._fixed[0][2] != _BLOCK:
-            raise ValueError(f"{self!r} has a block of its own; call of_blocks")
+            raise ValueError(f"{self!r} has a block of its own; call of_blocks or launch_blocks")
         return _grid_for(threads)
 
     def _made(self, grid: tuple[int, int, int], numbers: tuple[Any, ...]) -> Launch:

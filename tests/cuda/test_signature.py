@@ -149,6 +149,8 @@ def test_a_launch_whose_size_is_to_come() -> None:
     assert output.tolist() == [3, 4, 20, 7]
     by_value.launch(1, (5, 6, 0.25), output=output)
     assert output.tolist() == [5, 6, 1, 9]
+    in_blocks.launch_blocks(1, 8, (7, 8, 0.5), output=output)
+    assert output.tolist() == [7, 8, 2, 8]
     with pytest.raises(
         TypeError, match="output is pointer, so it takes a Tensor or None, but got "
     ):
@@ -188,13 +190,18 @@ def test_a_launch_whose_size_is_to_come() -> None:
         ((1, 1, 2**16), "grid must be below"),
         ((2**31, 1, 1), "grid must be below"),
         ((1, -1, 1), "grid must not be negative"),
+        (2**31, "grid must be below"),
+        (-1, "grid must not be negative"),
     ):
         with pytest.raises(ValueError, match=rf"of_blocks\(\): {message}"):
             in_blocks.of_blocks(grid, 1, (1, 2, 3.0))
-    with pytest.raises(ValueError, match="has a block of its own; call of_blocks"):
-        in_blocks.launch(1, 1, (1, 2, 3.0), output=output)
-    with pytest.raises(ValueError, match="has a block of its own; call of_blocks"):
-        in_blocks.of_threads(1, 1, (1, 2, 3.0))
+        with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
+            in_blocks.launch_blocks(grid, 1, (1, 2, 3.0), output=output)
+    for in_threads in (in_blocks.of_threads, in_blocks.launch):
+        with pytest.raises(
+            ValueError, match="has a block of its own; call of_blocks or launch_blocks"
+        ):
+            in_threads(1, 1, (1, 2, 3.0))
 
 
 def test_declarations() -> None:

@@ -9,7 +9,6 @@ from cuda_sources import PRIMITIVES, SCHEDULES, in_every_schedule
 from torch import Tensor
 
 from detmode.cuda import host, launch_blocks
-from detmode.cuda.rows import sort
 from detmode.cuda.rows.sort import TILE, sorted_positions
 from detmode.table.samples import Maker
 
@@ -39,6 +38,21 @@ def test_positions_are_sorted_stably(n: int) -> None:
             assert torch.equal(found, torch.stack(torch.sort(index, stable=True))), size
 
 
+@pytest.mark.parametrize("n", [100, TILE + 9])
+def test_positions_that_count_from_the_end(n: int) -> None:
+    """They are accepted where the index wraps; what is beyond is refused, as they are without."""
+    index = indices(n, 600)[0]
+    turned = torch.where(torch.arange(n) % 3 == 0, index - 600, index)
+    for found, expected in zip(
+        sorted_positions(turned, 600, wraps=True), sorted_positions(index, 600)
+    ):
+        assert torch.equal(found, expected)
+    for first, wraps in ((-601, True), (600, True), (-1, False)):
+        turned[0] = first
+        with pytest.raises(host.DeviceAssert):
+            sorted_positions(turned.clamp(min=first), 600, wraps=wraps)
+
+
 @pytest.mark.parametrize(("n", "size"), [(100, 2**40), (TILE, 50), (TILE + 9, 100_000)])
 def test_no_data_race(n: int, size: int) -> None:
     """No two threads meet unordered, whether a block sorts alone or goes on from others."""
@@ -55,9 +69,7 @@ def test_no_more_bits_are_sorted_than_positions_have(
 ) -> None:
     """One launch counts and one sorts by each nine bits; a tile alone takes one launch."""
     launched: list[str] = []
-    monkeypatch.setattr(
-        sort, "launch_blocks", lambda source, entry, *given, **named: launched.append(entry)
-    )
+    monkeypatch.setattr(host, "launch_blocks", lambda source, entry, *given: launched.append(entry))
     for n, expected in (
         (TILE, ["sort_tiles<int32_t>"]),
         (TILE + 1, ["sort_count", *["sort_tiles<int32_t>"] * passes]),

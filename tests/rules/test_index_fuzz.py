@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import exact_reductions
 import exact_sums
@@ -21,6 +22,7 @@ from strategies import (
     in_place_and_not,
     in_schedules,
     places,
+    planned_with,
     same_bits,
     tensors,
 )
@@ -204,8 +206,11 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
     found = []
     for dtype in (torch.int32, torch.int64):
-        monkeypatch.setattr(sort, "key_dtype", lambda size, dtype=dtype: dtype)
-        found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
+        keys = [
+            mock.patch.object(module, "key_dtype", lambda _, d=dtype: d) for module in (sort, sums)
+        ]
+        with planned_with(*keys):
+            found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
     assert same_bits(*found)
 
 

@@ -47,6 +47,14 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: index_put(X.view(50, 10), [places(9), places(9, 4)], torch.ones(9)),
         ["index_put_linearize", "index_put_linearize", "assign_few<int32_t>"],
     ),
+    "rows_from_the_end": (
+        lambda: index_put(ROWS, [places(100)], ROWS.repeat(3, 1)[:100], accumulate=True),
+        [
+            "sort_tiles<int32_t>",
+            "wide_rows<row_sum<bfloat16>, 8, int32_t>",
+            "sorted_carries<row_sum<bfloat16>, 8, int32_t, true>",
+        ],
+    ),
     "bags": (
         lambda: embedding_bag_dense_backward(
             torch.ones(300, 4), NONE, NONE, ONES, ONES.view(-1, 1).expand(-1, 4), 9, False, 2, None

@@ -35,6 +35,11 @@ static __device__ __forceinline__ int64_t clamp_index(int64_t value, int64_t low
   return min_index(max_index(value, low), high);
 }
 
+// A position from the start; one that `wraps` counts from the end where it is negative.
+static __device__ __forceinline__ int64_t from_start(int64_t position, int64_t size, bool wraps) {
+  return wraps && position < 0 ? position + size : position;
+}
+
 // `divisor` is positive in the two below.
 static __device__ __forceinline__ int64_t ceil_div(int64_t value, int64_t divisor) {
   return value / divisor + (value % divisor > 0 ? 1 : 0);

@@ -13,8 +13,7 @@ struct row_shape {
 // `wraps`.
 static __device__ __forceinline__ int64_t position_at(const int64_t* index, int64_t place,
                                                       const row_shape& shape) {
-  int64_t position = index[place];
-  return shape.wraps != 0 && position < 0 ? position + shape.size : position;
+  return from_start(index[place], shape.size, shape.wraps != 0);
 }
 
 // An element of `source`: which element of the index names its destination, the position that it

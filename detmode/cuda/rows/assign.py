@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, new_full
-from detmode.cuda.rows.positions import from_the_start, of_elements
+from detmode.cuda import Source, UnsizedLaunch, ctype, new_full, planned
+from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
 from detmode.cuda.rows.sort import sorted_positions
 
@@ -57,25 +57,25 @@ def assign_rows(
     n = words.numel()
     unique = unique or named.rows == 1
     if not unique and by_row and are_few(_in_words(shape, out, word)):
-        launch(
-            SOURCE, f"assign_few<{ctype(word)}>", n,
-            index=index, source=words, out=to, n=n, shape=_in_words(shape, out, word),
-        )  # fmt: skip
+        moves = _unsized(f"assign_few<{ctype(word)}>")
+        moves.launch(n, n, _in_words(shape, out, word), index=index, source=words, out=to)
         return
     if unique or elects(named):
         owners = None if unique else _elect(index, shape, by_row)
-        launch(
-            SOURCE, f"assign_owned<{ctype(word)}>", n,
-            index=index, owners=owners, source=words, out=to, n=n, by_row=by_row,
-            shape=_in_words(shape, out, word),
-        )  # fmt: skip
+        moves = _unsized(f"assign_owned<{ctype(word)}>", by_row=by_row)
+        moves.launch(
+            n, n, _in_words(shape, out, word), index=index, owners=owners, source=words, out=to
+        )
         return
-    positions = from_the_start(index, shape) if by_row else of_elements(index, shape)
-    keys, order = sorted_positions(positions, named.size)
-    launch(
-        SOURCE, f"assign_sorted<{ctype(word)}, {ctype(keys.dtype)}>", n,
-        keys=keys, order=order, source=words, out=to, n=n, shape=_in_words(named, out, word),
-    )  # fmt: skip
+    positions = index if by_row else of_elements(index, shape)
+    keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
+    moves = _unsized(f"assign_sorted<{ctype(word)}, {ctype(keys.dtype)}>")
+    moves.launch(n, n, _in_words(named, out, word), keys=keys, order=order, source=words, out=to)
+
+
+@planned
+def _unsized(entry: str, **numbers: bool) -> UnsizedLaunch:
+    return UnsizedLaunch(SOURCE, entry, ("n", "shape"), **numbers)
 
 
 def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
@@ -84,7 +84,7 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     slots = shape.size if by_row else shape.destinations
     owners = new_full(index, (slots,), -1, torch.int64)
     elected = shape._replace(outer=1, inner=1) if by_row else shape
-    launch(SOURCE, "assign_elect", n, index=index, owners=owners, n=n, shape=elected)
+    _unsized("assign_elect").launch(n, n, elected, index=index, owners=owners)
     return owners
 
 

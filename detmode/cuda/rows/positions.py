@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, launch, new_arange, new_empty
+from detmode.cuda import UnsizedLaunch, clone, contiguous, new_arange, new_empty, planned
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.source import SOURCE
 
@@ -80,19 +80,15 @@ def linearize(
     for index, size in indices:
         if index.shape != shape:
             index = index.expand(shape)
-        launch(
-            SOURCE, "index_put_linearize", n,
-            index=contiguous(index), keys=keys, n=n, size=size, before=before, wraps=wraps,
-        )  # fmt: skip
+        _linearize(before, wraps).launch(n, n, size, index=contiguous(index), keys=keys)
         before = True
     return keys
 
 
-def from_the_start(index: Tensor, shape: Rows) -> Tensor:
-    """``index`` without positions that count from the end, for launches that take none."""
-    if not shape.wraps:
-        return index
-    return linearize([(index, shape.size)], None, tuple(index.shape), wraps=True)
+@planned
+def _linearize(before: bool, wraps: bool) -> UnsizedLaunch:
+    numbers = {"before": before, "wraps": wraps}
+    return UnsizedLaunch(SOURCE, "index_put_linearize", ("n", "size"), **numbers)
 
 
 def of_elements(index: Tensor, shape: Rows) -> Tensor:

@@ -29,7 +29,7 @@ static __device__ __forceinline__ int digit_of(key_t key, int64_t pass, int64_t 
 // same.
 __global__ void __launch_bounds__(THREADS)
     sort_count(const int64_t* __restrict__ index, int32_t* __restrict__ counters, int64_t n,
-               int64_t width, int64_t passes) {
+               int64_t size, int64_t width, int64_t passes, bool wraps) {
   constexpr int batch = 4;
   __shared__ int32_t counts[MOST_PASSES][DIGITS];
   for (int pass = 0; pass < passes; ++pass) {
@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(THREADS)
     int64_t positions[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
-      positions[b] = index[min_index(first + b * thread_count(), n - 1)];
+      int64_t i = min_index(first + b * thread_count(), n - 1);
+      positions[b] = from_start(index[i], size, wraps);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(THREADS)
     sort_tiles(const int64_t* __restrict__ index, const key_t* __restrict__ keys_read,
                const int32_t* __restrict__ order_read, key_t* __restrict__ keys,
                int32_t* __restrict__ order, int32_t* __restrict__ counters, int64_t n, int64_t size,
-               int64_t width, int64_t passes, int64_t done) {
+               int64_t width, int64_t passes, int64_t done, bool wraps) {
   __shared__ __align__(16) union {
     uint16_t counts[WARPS][DIGITS];
     int32_t words[TILE];
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(THREADS)
       key[r] = keys_read[i];
       position[r] = order_read[i];
     } else {
-      int64_t named = index[i];
+      int64_t named = from_start(index[i], size, wraps);
       in_range = in_range && named >= 0 && named < size;
       key[r] = static_cast<key_t>(named);
       position[r] = static_cast<int32_t>(i);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch_blocks, new_empty, new_zeros
+from detmode.cuda import Source, UnsizedLaunch, ctype, new_empty, new_zeros, planned
 from detmode.cuda.rows.shapes import KEYS, MOST_SORTED
 
 THREADS = 1024
@@ -22,12 +22,14 @@ SOURCE = Source(
 )
 
 
-def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
+def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[Tensor, Tensor]:
     """The positions of ``index`` sorted stably, as int32 or, if they need it, int64; their order.
 
     Args:
-        index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``.
+        index: contiguous int64; on a GPU the launch traps for one that is not in ``[0, size)``, or
+            in ``[-size, size)`` where it ``wraps``.
         size: of the dimension.
+        wraps: negative indices count from the end.
 
     Returns:
         Sorted positions, and, as int32, where in ``index`` each of them stands.
@@ -45,16 +47,14 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
     passes = -(-bits // MOST_BITS)
     width = -(-bits // passes)
     tiles = -(-n // TILE)
-    threads = THREADS if n > TILE // 2 else THREADS // 2
+    sort = _sort(dtype, THREADS if n > TILE // 2 else THREADS // 2, wraps)
     digits = 1 << MOST_BITS
     counters = None
     if tiles > 1:
         n_counters = passes * (digits + 1 + tiles * digits)
         counters = new_zeros(index, (n_counters,), torch.int32)
-        launch_blocks(
-            SOURCE, "sort_count", min(tiles, MOST_COUNTING), THREADS,
-            index=index, counters=counters, n=n, width=width, passes=passes,
-        )  # fmt: skip
+        blocks = min(tiles, MOST_COUNTING)
+        _count(wraps).launch_blocks(blocks, n, size, width, passes, index=index, counters=counters)
     launches = passes if tiles > 1 else 1
     pairs = [
         (new_empty(index, (n,), dtype), new_empty(index, (n,), torch.int32))
@@ -63,12 +63,24 @@ def sorted_positions(index: Tensor, size: int) -> tuple[Tensor, Tensor]:
     for done in range(launches):
         keys_read, order_read = pairs[done % 2 - 1] if done else (None, None)
         keys, order = pairs[done % 2]
-        launch_blocks(
-            SOURCE, f"sort_tiles<{ctype(dtype)}>", tiles, threads,
+        sort.launch_blocks(
+            tiles, n, size, width, passes, done,
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
-            order=order, counters=counters, n=n, size=size, width=width, passes=passes, done=done,
+            order=order, counters=counters,
         )  # fmt: skip
     return pairs[(launches - 1) % 2]
+
+
+@planned
+def _count(wraps: bool) -> UnsizedLaunch:
+    numbers = ("n", "size", "width", "passes")
+    return UnsizedLaunch(SOURCE, "sort_count", numbers, THREADS, wraps=wraps)
+
+
+@planned
+def _sort(dtype: torch.dtype, threads: int, wraps: bool) -> UnsizedLaunch:
+    numbers = ("n", "size", "width", "passes", "done")
+    return UnsizedLaunch(SOURCE, f"sort_tiles<{ctype(dtype)}>", numbers, threads, wraps=wraps)
 
 
 def key_dtype(size: int) -> torch.dtype:

@@ -20,7 +20,7 @@ from detmode.cuda.elements import in_memory
 from detmode.cuda.rows.shapes import KEYS, PIECE, Rows, parts_of
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import widths
-from detmode.cuda.rows.sums import reduce_in_pieces
+from detmode.cuda.rows.sums import carrying, reduce_in_pieces
 
 SOURCE = Source(
     __file__,
@@ -128,10 +128,8 @@ def _add(
         size=dense.shape[0], include_self=include_self,
         scaled=alpha != 1, re=float(alpha.real), im=float(alpha.imag),
     )  # fmt: skip
-    types = f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}"
-    reduce_in_pieces(
-        first, types, width, components * words, shape, keys, out, include_self=include_self
-    )
+    carry = carrying(f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}", include_self)
+    reduce_in_pieces(first, carry, width, components * words, shape, keys, out)
 
 
 def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,13 +17,11 @@ from detmode.cuda import (
     Launch,
     UnsizedLaunch,
     ctype,
-    launch,
-    launch_blocks,
     new_empty,
     new_zeros,
     planned,
 )
-from detmode.cuda.rows.positions import from_the_start, of_elements
+from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import (
     AT_ONCE,
     CROWDED_COLUMNS,
@@ -36,7 +34,7 @@ from detmode.cuda.rows.shapes import (
     parts_of,
     sorts_rows,
 )
-from detmode.cuda.rows.sort import sorted_positions
+from detmode.cuda.rows.sort import key_dtype, sorted_positions
 from detmode.cuda.rows.source import SOURCE, widths
 
 THREADS = 256
@@ -108,19 +106,16 @@ def _sums(
 
     ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
     """
-    scaled = _scaled(scale)
     components, words = parts_of(dtype)
     if sorts_rows(shape, dtype, by_row):
-        row, carried = f"row_sum<{ctype(dtype)}>", components * words
-        named, rows = shape if by_row else flat(shape), {"include_self": include_self, **scaled}
+        named = shape if by_row else flat(shape)
         # Reading several columns at once needs aligned rows, and does not change the bits.
-        if offsets == (0, 0) and not mean and are_wide(named, dtype):
-            width = AT_ONCE // dtype.itemsize
-            return partial(_reduce_sorted, row, width, carried, shape, by_row, rows, wide=True)
-        width = widths(dtype)[-1]
-        if offsets[0] % 8 or named.inner % width:
+        wide = offsets == (0, 0) and not mean and are_wide(named, dtype)
+        width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
+        if not wide and (offsets[0] % 8 or named.inner % width):
             width = 1
-        return _by_rows(row, width, carried, shape, by_row, {"mean": mean, **rows})
+        row = _Row(f"row_sum<{ctype(dtype)}>", width, components * words, wide)
+        return _by_rows(row, shape, by_row, include_self, mean, scale)
     launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, scale)
     return partial(_add_integers, launches, shape, components, words, mean)
 
@@ -135,8 +130,8 @@ def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
 def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool) -> Way:
     # product_t of product.cuh
     words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
-    factors = {"include_self": include_self, "mean": False, "scaled": False, "re": 1.0, "im": 0.0}
-    return _by_rows(f"row_product<{ctype(dtype)}>", 1, words, shape, by_row, factors)
+    row = _Row(f"row_product<{ctype(dtype)}>", 1, words, wide=False)
+    return _by_rows(row, shape, by_row, include_self, mean=False, scale=None)
 
 
 _Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
@@ -192,15 +187,38 @@ def _add_integers(
     finish.launch(n, n, bits, keys=keys, sums=sums, counts=counts, out=out)
 
 
+class _Row(NamedTuple):
+    """The reduction of rows.
+
+    Args:
+        name: of the struct that reduces one element after the other, as a template's argument.
+        width: the columns that a thread reduces side by side.
+        words: the words of 64 bits that it carries of each.
+        wide: the rows are wide.
+    """
+
+    name: str
+    width: int
+    words: int
+    wide: bool
+
+
 def _by_rows(
-    row: str, width: int, words: int, shape: Rows, by_row: bool, addends: dict[str, Any]
+    row: _Row,
+    shape: Rows,
+    by_row: bool,
+    include_self: bool,
+    mean: bool,
+    scale: tuple[str, str] | None,
 ) -> Way:
-    """Plan for ``width`` columns a thread, each of which carries ``words`` of 64 bits."""
     named = shape if by_row else flat(shape)
     if not are_few(named):
-        return partial(_reduce_sorted, row, width, words, shape, by_row, addends)
-    entry, threads = f"few_rows<{row}, {width}>", named.addends // width
-    launch = Launch(SOURCE, entry, threads, by_row=by_row, shape=shape, **addends)
+        launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
+        return partial(_reduce_sorted, launches, row, shape, by_row)
+    launch = Launch(
+        SOURCE, f"few_rows<{row.name}, {row.width}>", named.addends // row.width,
+        by_row=by_row, shape=shape, include_self=include_self, mean=mean, **_scaled(scale),
+    )  # fmt: skip
     return partial(_reduce_few, launch)
 
 
@@ -208,59 +226,69 @@ def _reduce_few(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> N
     launch(index=index, source=source, out=out)
 
 
+@planned
+def _sorted(
+    row: _Row, key: torch.dtype, include_self: bool, mean: bool, scale: tuple[str, str] | None
+) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    """The launch that reduces sorted rows, and that of what their pieces carry."""
+    types = f"{row.name}, {row.width}, {ctype(key)}"
+    numbers = {"include_self": include_self, **_scaled(scale)}
+    if row.wide:
+        rows = UnsizedLaunch(SOURCE, f"wide_rows<{types}>", ("shape",), **numbers)
+        return rows, carrying(f"{types}, true", include_self)
+    rows = UnsizedLaunch(SOURCE, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
+    return rows, carrying(types, include_self, mean)
+
+
 def _reduce_sorted(
-    row: str,
-    width: int,
-    words: int,
+    launches: tuple[UnsizedLaunch, UnsizedLaunch],
+    row: _Row,
     shape: Rows,
     by_row: bool,
-    addends: dict[str, Any],
     out: Tensor,
     index: Tensor,
     source: Tensor,
-    *,
-    wide: bool = False,
 ) -> None:
     if not by_row:
         index, shape = of_elements(index, shape), flat(shape)
-    keys, order = sorted_positions(from_the_start(index, shape), shape.size)
-    types = f"{row}, {width}, {ctype(keys.dtype)}"
+    keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
+    rows, carry = launches
+    pieces = -(-shape.rows // (SHARE if row.wide else PIECE))
     first = partial(
-        launch, SOURCE, f"wide_rows<{types}>" if wide else f"sorted_rows<{types}>",
-        -(-shape.rows // (SHARE if wide else PIECE)) * (shape.outer * shape.inner // width),
-        keys=keys, order=order, source=source, out=out, shape=shape, **addends,
+        rows.launch, pieces * (shape.outer * shape.inner // row.width), shape,
+        keys=keys, order=order, source=source, out=out,
     )  # fmt: skip
-    carrying = f"{types}, true" if wide else types
-    reduce_in_pieces(
-        first, carrying, width, words, shape, keys, out,
-        include_self=addends["include_self"], mean=addends.get("mean", False),
+    reduce_in_pieces(first, carry, row.width, row.words, shape, keys, out)
+
+
+@planned
+def carrying(types: str, include_self: bool, mean: bool = False) -> UnsizedLaunch:
+    """The launch that reduces what pieces carry, for these template arguments."""
+    return UnsizedLaunch(
+        SOURCE, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
+        include_self=include_self, mean=mean,
     )  # fmt: skip
 
 
 def reduce_in_pieces(
     first: Callable[..., None],
-    types: str,
+    carry: UnsizedLaunch,
     width: int,
     words: int,
     shape: Rows,
     keys: Tensor,
     out: Tensor,
-    *,
-    include_self: bool,
-    mean: bool = False,
 ) -> None:
     """Launch the reduction of sorted rows piece by piece, and those of what the pieces carry.
 
     Args:
         first: called with ``carries``, launches the first of them.
-        types: the template arguments of the launches after it.
+        carry: those after it, by :func:`carrying`.
         width: the columns that a thread reduces side by side.
         words: the words of 64 bits that it carries of each.
         shape: the layout of the rows.
         keys: the destinations of the rows, ascending, int32 or int64.
         out: as for :func:`add_rows`.
-        include_self: likewise.
-        mean: likewise.
     """
     columns = shape.outer * shape.inner
     groups, pieces = columns // width, [-(-shape.rows // PIECE)]
@@ -274,10 +302,6 @@ def reduce_in_pieces(
         # Few pieces of a few columns are a block's, which goes on through all levels by itself.
         owned = THREADS // n if n <= PIECE else 0
         blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
-        launch_blocks(
-            SOURCE, f"sorted_carries<{types}>", blocks, THREADS,
-            keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
-            include_self=include_self, mean=mean,
-        )  # fmt: skip
+        carry.launch_blocks(blocks, shape, level, owned, keys=keys, out=out, carries=carries)
         if owned:
             return
