@@ -125,9 +125,12 @@ class Setting(Generic[T]):
         try:
             with self._undisturbed(self._open[block]):
                 self._lock.run(self._put_back, block)
-        except ConflictError:
-            # The user's settings are restored even if another call keeps running.
+        except Exception as error:
+            # The user's settings are restored even if another call keeps running, or the program
+            # has replaced the clock, and it fails.
             self._lock.run(self._put_back, block)
+            if not isinstance(error, ConflictError):
+                raise
 
     def _leave_to_next(self, block: Undo) -> bool:
         """Return whether nothing is left to restore: it is done, or a later block will do it."""

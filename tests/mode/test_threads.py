@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -113,6 +113,21 @@ def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, n
         mine()
     assert FLAG.chosen() == (True, False)
     assert FLAG._waiting + FLAG._active == []
+
+
+@pytest.mark.parametrize(
+    ("clock", "raised"),
+    [(time.monotonic, nullcontext()), (iter(()).__next__, pytest.raises(StopIteration))],
+    ids=["the wait ends", "the clock fails"],
+)
+def test_a_block_that_waits_in_vain_restores_the_settings(monkeypatch, clock, raised):
+    """The end of a block waits for another thread's call, but not forever, nor by a clock alone."""
+    monkeypatch.setattr(process_setting, "PATIENCE", WAITS)
+    with ExitStack() as others, raised, detmode.DeterministicMode():
+        others.enter_context(Other(natively))
+        monkeypatch.setattr(time, "monotonic", clock)
+    assert FLAG._read() == (False, False)
+    assert not FLAG._open
 
 
 def test_one_thread_waits_not_for_itself(on, monkeypatch):
