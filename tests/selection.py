@@ -35,6 +35,7 @@ class Profile:
         operators: of PyTorch's operators with sample inputs, one in so many runs them.
         operator_samples: of how many of its samples each compares the bits without a mode.
         operator_dtypes: in how many dtypes.
+        architectures: of GPUs, for how many of them every kernel compiles in all its forms.
         sanitized: the dtypes that run under the sanitizers; none for all.
         thorough: whether tests marked ``thorough`` run.
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
@@ -49,6 +50,7 @@ class Profile:
     operators: int = 1
     operator_samples: int = 3
     operator_dtypes: int = 3
+    architectures: int = ALL
     sanitized: tuple[str, ...] = ("torch.float32", "torch.bfloat16")
     thorough: bool = True
     interrupted_lines: int = 1
@@ -74,7 +76,7 @@ PROFILES = {
         signals=300,
         stress=1,
     ),
-    "thorough": Profile(examples=30, schedules=20, other_schedules=20),
+    "thorough": Profile(examples=30, schedules=20, other_schedules=20, architectures=1),
     "full": Profile(
         examples=2000,
         schedules=100,

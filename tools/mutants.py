@@ -99,6 +99,12 @@ KERNELS = (
         ),
     ),
     *_of(
+        _ROWS + "sort.py",
+        "tests/cuda/test_sort.py",
+        ("_count(wraps).launch", "_count(False).launch"),
+        ("else THREADS // 2, wraps)", "else THREADS // 2, False)"),
+    ),
+    *_of(
         _INCLUDE + "look_back.cuh",
         "tests/cuda/test_sort.py",
         (
@@ -356,6 +362,7 @@ STATE = (
         ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
         ("if len(self._active) > 1:", "if False:"),
+        ("except Exception as error:", "except ConflictError as error:"),
     ),
     *_of(
         "detmode/environment/settings.py",

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import needs
 import pytest
-from selection import families
+from selection import PROFILE, families
 
 from detmode.cuda import rows
 from detmode.cuda.source import Source, compile_for
 
 PACKAGES = (rows, *families().values())
-ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_90", "sm_75", "sm_80", "sm_100")[: PROFILE.architectures]
 
 
 def sources() -> list[Source]:
