@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 _get_thread = threading.get_ident
+_reference = weakref.ref
 
 
 class Lock:
@@ -150,48 +151,40 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
     return undo
 
 
-class _Call(weakref.ref["functools.partial[Any]"]):
-    __slots__ = ("thread",)
-    thread: int
-    # Compared by identity: a weak reference cannot be hashed once its object is gone.
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-
 class Calls:
     """Calls in progress, in all threads.
 
     Attributes:
-        ongoing: the calls.
+        ongoing: their threads.
     """
 
     def __init__(self) -> None:
-        self.ongoing: set[_Call] = set()
-        # The set's own methods are in C, where no signal handler runs.
-        self._begin, self._end = self.ongoing.add, self.ongoing.discard
+        # A reference is hashed when it is put in, while its call is there.
+        self.ongoing: dict[weakref.ref[functools.partial[Any]], int] = {}
+        # The dict's own methods are in C, where no signal handler runs.
+        self._end = self.ongoing.pop
         _registries.add(self)
 
     def made(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return ``function``, to be called at once: in progress until it is dropped."""
         call = functools.partial(function)
-        known = _Call(call, self._end)
-        known.thread = _get_thread()
-        self._begin(known)
+        self.ongoing[_reference(call, self._end)] = _get_thread()
         return call
 
     def here(self) -> bool:
         """Return whether the current thread is in one of the calls."""
-        thread = _get_thread()
-        return any(call.thread == thread for call in tuple(self.ongoing))
+        return _get_thread() in tuple(self.ongoing.values())
 
     def elsewhere(self) -> bool:
         """Return whether another thread is in one of the calls."""
         thread = _get_thread()
-        return any(call.thread != thread for call in tuple(self.ongoing))
+        return any(other != thread for other in tuple(self.ongoing.values()))
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
-        self.ongoing -= {call for call in self.ongoing if call.thread != _get_thread()}
+        for call, thread in tuple(self.ongoing.items()):
+            if thread != _get_thread():
+                del self.ongoing[call]
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
