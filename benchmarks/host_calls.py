@@ -18,6 +18,7 @@ import gc
 import itertools
 import struct
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -37,8 +38,8 @@ GATHER, SUM, NEW = 20.0, 35.0, 10.0
 """Targets in microseconds: a gather, a sum by index, and what a new shape takes more."""
 
 aten = torch.ops.aten
-_sizes = itertools.count(5)
-"""Of which no call was made yet."""
+_sizes: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(5))
+"""Of which no call was made yet, by the name of the call. Calls that plan alike differ in width."""
 
 Arguments = tuple[Any, ...]
 Make = Callable[[int], Arguments]
@@ -102,17 +103,33 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         ),
         GATHER,
     ),
+    # So few rows that one launch adds them.
     "index_add": (
         aten.index_add.default,
-        lambda n: (_zeros(4, 2), 0, _index(n), _zeros(n, 2)),
+        lambda n: (_zeros(n, 2), 0, _index(4), _zeros(4, 2)),
         SUM,
     ),
     "index_add_": (
         aten.index_add_.default,
-        lambda n: (_zeros(4, 2), 0, _index(n), _zeros(n, 2)),
+        lambda n: (_zeros(n, 3), 0, _index(4), _zeros(4, 3)),
         SUM,
     ),
-    # More rows than one launch adds: they are sorted, reduced in pieces, and then the carries.
+    "scatter_add": (
+        aten.scatter_add.default,
+        lambda n: (_zeros(n, 2), 0, _index(4, 2), _zeros(4, 2)),
+        SUM,
+    ),
+    "index_put, accumulate": (
+        aten.index_put.default,
+        lambda n: (_zeros(n, 2), [_index(4)], _zeros(4, 2), True),
+        SUM,
+    ),
+    "embedding_dense_backward": (
+        aten.embedding_dense_backward.default,
+        lambda n: (_zeros(4, 5), _index(4), n, -1, False),
+        SUM,
+    ),
+    # More of them are sorted, reduced in pieces, and then the carries.
     "index_add, sorted rows": (
         aten.index_add.default,
         lambda n: (_zeros(4, 32), 0, _index(64 + n), _zeros(64 + n, 32)),
@@ -123,19 +140,20 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(4, 128), 0, _index(64 + n), _zeros(64 + n, 128)),
         SUM,
     ),
-    "scatter_add": (
+    # Short ones are added as integers, in four launches.
+    "index_add, integers": (
+        aten.index_add.default,
+        lambda n: (_zeros(4, 2), 0, _index(64 + n), _zeros(64 + n, 2)),
+        SUM,
+    ),
+    "scatter_add, integers": (
         aten.scatter_add.default,
-        lambda n: (_zeros(4, 2), 0, _index(n, 2), _zeros(n, 2)),
+        lambda n: (_zeros(4, 2), 0, _index(64 + n, 2), _zeros(64 + n, 2)),
         SUM,
     ),
-    "index_put, accumulate": (
+    "index_put, accumulate, integers": (
         aten.index_put.default,
-        lambda n: (_zeros(4, 2), [_index(n)], _zeros(n, 2), True),
-        SUM,
-    ),
-    "embedding_dense_backward": (
-        aten.embedding_dense_backward.default,
-        lambda n: (_zeros(n, 2), _index(n), 4, -1, False),
+        lambda n: (_zeros(4, 2), [_index(64 + n)], _zeros(64 + n, 2), True),
         SUM,
     ),
 }
@@ -199,9 +217,11 @@ def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[fl
         function(*same[0])
         assert {row.action for row in mode.records} == {"substitute"}, name
         for _ in range(rounds):
+            sizes = itertools.islice(_sizes[name], calls)
             with torch.device(device):
-                inputs = [make(next(_sizes)) for _ in range(calls)]
-            for times, called in ((new, inputs), (known, inputs), (again, same)):
+                # What is called second is as little known to the caches as what is called first.
+                first, second = zip(*[(make(size), make(size)) for size in sizes])
+            for times, called in ((new, first), (known, second), (again, same)):
                 times.append(seconds(function, called))
     return min(again) * 1e6, min(known) * 1e6, min(new) * 1e6
 
