@@ -169,8 +169,8 @@ def test_a_planned_launch_says_what_it_is(tmp_path):
     """It names the entry, the source and the sizes."""
     (tmp_path / "fill.cu").write_text("__global__ void fill(float* output) { *output = 1.0f; }\n")
     source = cuda.Source(str(tmp_path / "launch.py"), "fill.cu", entries=("fill",))
-    launch = cuda.Launch.of_blocks(source, "fill", 2, 32)
-    assert repr(launch) == f"<Launch of fill of {source}: grid (2, 1, 1), block (32, 1, 1)>"
+    launch = cuda.UnsizedLaunch(source, "fill", (), 32)
+    assert repr(launch) == f"<UnsizedLaunch of fill of {source}: block (32, 1, 1)>"
 
 
 def test_completion_shows_public_names():

@@ -14,6 +14,7 @@ from detmode.cuda.allocation import (
     new_empty,
     new_full,
     new_zeros,
+    stretch,
 )
 from detmode.cuda.launch import (
     Launch,
@@ -58,6 +59,7 @@ __all__ = [
     "new_zeros",
     "planned",
     "sources_of",
+    "stretch",
     "sum_to_zeros",
     "unavailable",
 ]

@@ -23,12 +23,14 @@ __all__ = [
     "new_empty",
     "new_full",
     "new_zeros",
+    "stretch",
 ]
 
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
 _of_compiled_code: Any = torch._C._dynamo.guards
 _on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
 _on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
+_view: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 # Not looked up in the argument: it is quicker.
 _device_of = Tensor.get_device
 _ROW_MAJOR = torch.contiguous_format
@@ -89,6 +91,11 @@ def new_full(
 ) -> Tensor:
     """`input.new_full(shape, value, dtype=dtype)`."""
     return new_empty(input, shape, dtype).fill_(value)
+
+
+def stretch(memory: Tensor, start: int, size: int) -> Tensor:
+    """`memory[start : start + size]` of a contiguous vector: a view that autograd does not see."""
+    return _view(memory, (size,), (1,), start)
 
 
 def new_arange(input: Tensor, end: int) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import math
-import struct
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -162,7 +162,7 @@ def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> 
         detmode.cuda.host.LaunchError: on the host, see there.
     """
     bound = source.signature(entry).bind(arguments)
-    _launch(source, entry, _grid_for(threads), _BLOCK, 0, bound)
+    _launch((source, entry, _BLOCK, 0), _grid_for(threads), bound)
 
 
 def launch_blocks(
@@ -188,80 +188,23 @@ def launch_blocks(
         ValueError: sizes that no GPU launches, otherwise as `launch`.
     """
     bound = source.signature(entry).bind(arguments)
-    _launch(source, entry, *checked_sizes("launch_blocks", grid, block), shared, bound)
+    blocks, block = checked_sizes("launch_blocks", grid, block)
+    _launch((source, entry, block, shared), blocks, bound)
 
 
-_new = object.__new__
-# Not looked up in the argument: a storage has a method of this name, too.
-_device_of = Tensor.get_device
+Launch: TypeAlias = Callable[..., None]
+"""A launch that still needs its tensors; a plan that is kept by shapes holds such ones.
 
-
-class Launch:
-    """A launch that still needs its tensors; a plan that is kept by shapes holds such ones.
-
-    It is made as `launch` launches, of all arguments that are no pointers, or by `of_blocks`, as
-    `launch_blocks` does; or of an `UnsizedLaunch`. A call gives the pointers' arguments by name,
-    and launches.
-
-    Raises:
-        ValueError, TypeError: as `launch`.
-    """
-
-    __slots__ = ("_grid", "_signature", "_what", "_words")
-
-    def __init__(self, source: Source, entry: str, threads: int, /, **numbers: object) -> None:
-        self._plan(source, entry, _grid_for(threads), _BLOCK, 0, numbers)
-
-    @classmethod
-    def of_blocks(
-        cls,
-        source: Source,
-        entry: str,
-        grid: int | Sequence[int],
-        block: int | Sequence[int],
-        /,
-        shared: int = 0,
-        **numbers: object,
-    ) -> Launch:
-        """A launch with an explicit grid and block."""
-        made = _new(cls)
-        made._plan(source, entry, *checked_sizes("launch_blocks", grid, block), shared, numbers)
-        return made
-
-    def _plan(
-        self,
-        source: Source,
-        entry: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        shared: int,
-        numbers: dict[str, object],
-    ) -> None:
-        self._what = source, entry, block, shared
-        self._grid = grid
-        self._signature = source.signature(entry)
-        self._words = self._signature.bind_numbers(numbers)
-
-    def __repr__(self) -> str:
-        source, entry, block, _ = self._what
-        return f"<Launch of {entry} of {source}: grid {self._grid}, block {block}>"
-
-    def __call__(self, /, **tensors: Tensor | None) -> None:
-        """Launch with these tensors, as `launch` does.
-
-        Raises:
-            ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
-        """
-        source, entry, block, shared = self._what
-        bound = self._words, self._signature.bind_tensors(tensors)
-        _launch(source, entry, self._grid, block, shared, bound)
+An `UnsizedLaunch` makes it. A call gives the pointers' arguments by name, and launches; it raises
+what `launch` raises, and TypeError for other names than the pointers'.
+"""
 
 
 class UnsizedLaunch:
     """A launch whose grid, and some of whose numbers, are still to come: those that shapes decide.
 
-    A `Launch` that it makes takes a third of the time of a new one, of which all numbers are
-    checked and packed.
+    Its functions are compiled for the entry's parameters, so that Python itself binds what they are
+    called with; `launch` looks all of its arguments up, and checks them, at each call.
 
     Args:
         source: the `.cu` file.
@@ -269,13 +212,29 @@ class UnsizedLaunch:
         open: the parameters whose numbers are to come.
         block: threads of a block, as for `launch_blocks`.
         shared: bytes of dynamic shared memory.
-        numbers: the arguments of all other parameters that are no pointers, as for `launch`.
+        numbers: the arguments of all other parameters that are no pointers, as for `launch`; and
+            None for each pointer that no launch gives a tensor.
+
+    Attributes:
+        of_threads: makes a `Launch`; called with the number of threads, as for `launch`, and with
+            the open numbers in the order of their names; of a struct, its members' values. Raises
+            ValueError if the number of threads is negative, the parameters do not hold such
+            numbers, or the block has not 256 threads.
+        of_blocks: the same, with a grid instead of the threads, as for `launch_blocks`.
+        launch: launches at once what `of_threads` makes; called with the tensors, by name, as well.
+        launch_blocks: likewise what `of_blocks` makes.
 
     Raises:
-        ValueError, TypeError: as `launch_blocks`.
+        ValueError, TypeError: as `launch_blocks`; ValueError, too, if a pointer is named by a word
+            of Python's, or none is left for a tensor.
     """
 
-    __slots__ = ("_fixed", "_open", "_pack")
+    __slots__ = ("_what", "launch", "launch_blocks", "of_blocks", "of_threads")
+
+    of_threads: Callable[..., Launch]
+    of_blocks: Callable[..., Launch]
+    launch: Callable[..., None]
+    launch_blocks: Callable[..., None]
 
     def __init__(
         self,
@@ -288,72 +247,85 @@ class UnsizedLaunch:
         **numbers: object,
     ) -> None:
         threads = _checked_block("UnsizedLaunch", block)
+        self._what = source, entry, threads
         signature = source.signature(entry)
-        self._fixed = (source, entry, threads, shared), signature
-        self._open = tuple(open)
-        self._pack = signature.packer(open, numbers)
+        pointers = [signature.parameters[i].name for i in signature.pointers]
+        absent = {name for name in pointers if numbers.get(name, ...) is None}
+        numbers = {name: number for name, number in numbers.items() if name not in absent}
+        if len(absent) == len(pointers):
+            raise ValueError(f"{signature.where}: {_NOWHERE}")
+        for name in pointers:
+            if keyword.iskeyword(name) or name.startswith("_"):
+                raise ValueError(f"{signature.where}: a launch cannot name {name!r}, rename it")
+        make = _functions(tuple(pointers), frozenset(absent), len(open))
+        self.of_threads, self.of_blocks, self.launch, self.launch_blocks = make(
+            (source, entry, threads, shared),
+            _grid_for if threads == _BLOCK else self._refuse_threads,
+            signature.packer(open, numbers),
+        )
 
-    def of_threads(self, threads: int, /, *numbers: Any) -> Launch:
-        """Make the launch with at least ``threads`` threads, in blocks of 256.
-
-        Args:
-            threads: as for `launch`.
-            numbers: the open ones, in the order of their names; of a struct, its members' values.
-
-        Raises:
-            ValueError: ``threads`` is negative, the parameters do not hold such numbers, or the
-                block has not 256 threads.
-        """
-        return self._made(self._grid_for(threads), numbers)
-
-    def of_blocks(self, grid: int | Sequence[int], /, *numbers: Any) -> Launch:
-        """Make the launch with a grid, as for `launch_blocks`; otherwise as :meth:`of_threads`."""
-        return self._made(_checked_grid("of_blocks", grid), numbers)
-
-    def launch(self, threads: int, /, *numbers: Any, **tensors: Tensor | None) -> None:
-        """Launch at once what :meth:`of_threads` makes, for a launch that is not kept.
-
-        Raises:
-            ValueError: as :meth:`of_threads`.
-            ValueError, TypeError, RuntimeError, detmode.cuda.host.LaunchError: as `launch`.
-        """
-        blocks = self._grid_for(threads)
-        (source, entry, block, shared), signature = self._fixed
-        bound = self._packed(numbers), signature.bind_tensors(tensors)
-        _launch(source, entry, blocks, block, shared, bound)
-
-    def launch_blocks(
-        self, grid: int | Sequence[int], /, *numbers: Any, **tensors: Tensor | None
-    ) -> None:
-        """Launch at once what :meth:`of_blocks` makes; otherwise as :meth:`launch`."""
-        blocks = _checked_grid("launch_blocks", grid)
-        (source, entry, block, shared), signature = self._fixed
-        bound = self._packed(numbers), signature.bind_tensors(tensors)
-        _launch(source, entry, blocks, block, shared, bound)
-
-    def _grid_for(self, threads: int) -> tuple[int, int, int]:
-        if self._fixed[0][2] != _BLOCK:
-            raise ValueError(f"{self!r} has a block of its own; call of_blocks or launch_blocks")
-        return _grid_for(threads)
-
-    def _made(self, grid: tuple[int, int, int], numbers: tuple[Any, ...]) -> Launch:
-        made = _new(Launch)
-        made._what, made._signature = self._fixed
-        made._grid = grid
-        made._words = self._packed(numbers)
-        return made
-
-    def _packed(self, numbers: tuple[Any, ...]) -> bytes:
-        try:
-            return self._pack(*numbers)
-        except (TypeError, struct.error):
-            raise ValueError(
-                f"{self._fixed[1].where}: {', '.join(self._open)} cannot hold {numbers}"
-            ) from None
+    def _refuse_threads(self, _: int) -> NoReturn:
+        raise ValueError(f"{self!r} has a block of its own; call of_blocks or launch_blocks")
 
     def __repr__(self) -> str:
-        source, entry, block, _ = self._fixed[0]
+        source, entry, block = self._what
         return f"<UnsizedLaunch of {entry} of {source}: block {block}>"
+
+
+# No pointer's name begins with an underscore.
+_TEXT = """
+def make(_what, _grid_for, _pack):
+    def _put(_grid, _words, {given}):
+        try:
+            _index = _device_of({first})
+            _are_alike = {devices}
+        except TypeError:
+            _are_alike = False
+        _bound = _words, ({all},)
+        if _are_alike:
+            _start(_what, _grid, _bound, {first}, _index)
+        else:
+            _launch(_what, _grid, _bound)
+
+    def _later(_grid, _words, /, *, {given}):
+        _put(_grid, _words, {given})
+
+    def of_threads(_threads{open}, /):
+        return _partial(_later, _grid_for(_threads), {words})
+
+    def of_blocks(_grid{open}, /):
+        return _partial(_later, _checked_grid("of_blocks", _grid), {words})
+
+    def launch(_threads{open}, /, *, {given}):
+        _put(_grid_for(_threads), {words}, {given})
+
+    def launch_blocks(_grid{open}, /, *, {given}):
+        _put(_checked_grid("launch_blocks", _grid), {words}, {given})
+
+    return of_threads, of_blocks, launch, launch_blocks
+"""
+_partial = functools.partial
+
+
+@functools.cache
+def _functions(
+    pointers: tuple[str, ...], absent: frozenset[str], n_open: int
+) -> Callable[..., tuple[Callable[..., Any], ...]]:
+    """Compile what makes the functions of an `UnsizedLaunch`, for such parameters."""
+    given = [name for name in pointers if name not in absent]
+    open = "".join(f", _{i}" for i in range(n_open))
+    devices = ["_index", *(f"_device_of({name})" for name in given[1:]), "_index"]
+    text = _TEXT.format(
+        given=", ".join(given),
+        first=given[0],
+        devices=" == ".join(devices),
+        all=", ".join("None" if name in absent else name for name in pointers),
+        open=open,
+        words=f"_pack({open[2:]})",
+    )
+    found: dict[str, Any] = {}
+    exec(text, globals(), found)
+    return cast("Callable[..., tuple[Callable[..., Any], ...]]", found["make"])
 
 
 _plans: list[Any] = []
@@ -372,14 +344,18 @@ def forget_plans() -> None:
         kept.cache_clear()
 
 
-def _launch(
-    source: Source,
-    entry: str,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    shared: int,
-    bound: Bound,
-) -> None:
+# Not looked up in the argument: a storage has a method of this name, too.
+_device_of = Tensor.get_device
+
+_NOWHERE = "a launch needs at least one tensor: its device decides where it runs"
+
+_What: TypeAlias = tuple[Source, str, tuple[int, int, int], int]
+"""The source and the entry, the threads of a block, and its bytes of dynamic shared memory."""
+
+
+def _launch(what: _What, grid: tuple[int, int, int], bound: Bound) -> None:
+    """Launch where the tensors are, once it is known that they are at one place."""
+    source, entry, _, _ = what
     first, index = None, 0
     try:
         for tensor in bound[1]:
@@ -396,9 +372,17 @@ def _launch(
         source.signature(entry).check_tensors(bound[1])
         raise
     if first is None:
-        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+        raise ValueError(_NOWHERE)
+    _start(what, grid, bound, first, index)
+
+
+def _start(
+    what: _What, grid: tuple[int, int, int], bound: Bound, first: Tensor, index: int
+) -> None:
+    """Launch on the device of ``first``, where the others are."""
     if 0 in grid:
         return
+    source, entry, block, shared = what
     if first.is_cuda:
         gpu.launch_blocks(source, entry, grid, block, bound, shared, index)
     else:

@@ -164,7 +164,9 @@ class KernelSignature:
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
         self.check_tensors = self._tensors.check
         self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
-        self._pack = _packer(self._layout, self._numbers.parameters, self._numbers.names, {})
+        self._pack = _packer(
+            self._layout, self._numbers.parameters, self._numbers.names, {}, self._refuse_words
+        )
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Check the numbers, and put all arguments into the order of the parameters.
@@ -208,8 +210,8 @@ class KernelSignature:
             numbers: the others.
 
         Raises:
-            ValueError, TypeError: as :meth:`bind_numbers`. What is given raises TypeError or
-                struct.error where its parameters cannot hold such numbers.
+            ValueError, TypeError: as :meth:`bind_numbers`. What is given raises ValueError where
+                its parameters cannot hold such numbers.
         """
         names, given = self._numbers.names, {**dict.fromkeys(open), **numbers}
         if given.keys() != set(names):
@@ -218,17 +220,16 @@ class KernelSignature:
             raise ValueError(f"{self.where}: a parameter is open twice, or has a number as well")
         fixed = _Part(self.where, [each for each in self._numbers.parameters if each[0] in numbers])
         values = dict(zip(fixed.names, fixed.of(numbers)))
-        return _packer(self._layout, self._numbers.parameters, open, values)
+
+        def refuse(*numbers: object) -> NoReturn:
+            raise ValueError(f"{self.where}: {', '.join(open)} cannot hold {numbers}") from None
+
+        return _packer(self._layout, self._numbers.parameters, open, values, refuse)
 
     def _packed(self, arguments: Mapping[str, object]) -> bytes:
-        numbers = self._numbers.of(arguments)
-        try:
-            return self._pack(*numbers)
-        except struct.error:
-            self._refuse_words(numbers)
-            raise
+        return self._pack(*self._numbers.of(arguments))
 
-    def _refuse_words(self, numbers: tuple[Any, ...]) -> None:
+    def _refuse_words(self, *numbers: Any) -> None:
         """Raise ValueError for the first of the numbers that does not fit."""
         words: list[Any] = []
         for parameter, number in zip(self._numbers.parameters, numbers):
@@ -292,17 +293,28 @@ def _packer(
     numbers: Sequence[Parameter],
     open: Sequence[str],
     fixed: Mapping[str, object],
+    refuse: Callable[..., None],
 ) -> Callable[..., bytes]:
     """Return what packs an argument for each of the parameters in ``open``; structs are opened.
 
-    ``fixed`` has the arguments of the other parameters.
+    ``fixed`` has the arguments of the other parameters. ``refuse`` is called with arguments that
+    cannot be packed.
     """
     places = {name: f"a{i}" for i, name in enumerate((*open, *fixed))}
     opened = ("*" * bool(each.members) + places[each.name] for each in numbers)
-    known = {"pack": layout.pack, **{places[name]: value for name, value in fixed.items()}}
-    taken = [places[name] for name in open]
-    packer = eval(f"lambda {', '.join(taken)}: pack({', '.join(opened)})", known)
-    return cast("Callable[..., bytes]", packer)
+    known = {places[name]: value for name, value in fixed.items()}
+    known |= {"pack_all": layout.pack, "error": struct.error, "refuse": refuse}
+    taken = ", ".join(places[name] for name in open)
+    text = f"""
+def pack({taken}):
+    try:
+        return pack_all({", ".join(opened)})
+    except (TypeError, error):
+        refuse({taken})
+        raise
+"""
+    exec(text, known)
+    return cast("Callable[..., bytes]", known["pack"])
 
 
 def _fits(kind: str, value: object) -> bool:

@@ -32,6 +32,7 @@ _compiled: list[Any] = []
 
 # For each code object, by instruction.
 _places: ById[dict[int, tuple[CallSite, bool]]] = ById()
+_places_of = _places.get
 # Of all code that is not the user's.
 _NONE: dict[int, tuple[CallSite, bool]] = {}
 
@@ -113,7 +114,7 @@ def nearest_place(
     user = start
     while user is not None:
         code = user.f_code
-        places = _places.get(id(code))
+        places = _places_of(id(code))
         if places is None:
             if code is _ENGINE_CALL:
                 return None

@@ -1,18 +1,22 @@
 """A launch's arguments: named, checked and packed as the kernel's text declares them."""
 
+import importlib
 import re
 import struct
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import torch
 from cuda_sources import KERNELS, WARP, source_in
 
-from detmode.cuda import Launch, UnsizedLaunch, host, launch
+from detmode.cuda import UnsizedLaunch, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 
+LAUNCH = importlib.import_module("detmode.cuda.launch")
 X = torch.zeros(1)
 POINTERS = ("input", "output", "anything")
 """Of `kinds`, in the kernel's order."""
@@ -106,30 +110,56 @@ def test_arguments_are_packed_in_words() -> None:
 
 def test_a_launch_that_is_kept() -> None:
     """It launches with each call's tensors, on all threads that it was made for."""
-    twice = Launch(KERNELS, "scale<float>", 300, n=300, factor=2.0)
-    reverse = Launch.of_blocks(KERNELS, "reverse_in_shared", 1, (128,), shared=1024, n=256)
+    scale = UnsizedLaunch(KERNELS, "scale<float>", ("n",), factor=2.0)
+    twice = scale.of_threads(300, 300)
+    reverse = UnsizedLaunch(KERNELS, "reverse_in_shared", (), (128,), 1024, n=256).of_blocks(1)
     for values in (torch.ones(300), torch.arange(300.0)):
         output, reversed = torch.zeros(300), torch.zeros(256)
         twice(output=output, input=values)
         assert torch.equal(output, 2 * values)
         reverse(input=values, output=reversed)
         assert torch.equal(reversed, values[:256].flip(0))
-    Launch(KERNELS, "scale<float>", 0, n=0, factor=2.0)(output=X, input=X)
-    for make, given, message in (
-        (Launch, {"n": 1}, "nothing is given for 'factor'. The kernel's parameters are n, factor"),
-        (Launch, {"n": 1, "factor": 1.0, "input": X}, "'input' is no parameter. "),
-        (twice, {"input": X}, "nothing is given for 'output'. The kernel's parameters are input, "),
-        (twice, {"input": X, "n": 3}, "'n' is no parameter; nothing is given for 'output'"),
+    scale.of_threads(0, 0)(output=X, input=X)
+    for given, message in (
+        ({"input": X}, "missing 1 required keyword-only argument: 'output'"),
+        ({"input": X, "output": X, "n": 3}, "got an unexpected keyword argument 'n'"),
     ):
-        what = () if make is twice else (KERNELS, "scale<float>", 1)
-        with pytest.raises(ValueError, match=re.escape(f"kernels.cu: scale<float>: {message}")):
-            make(*what, **given)
+        with pytest.raises(TypeError, match=message):
+            twice(**given)
     for wrong in (1, X.numpy(), X.untyped_storage()):
         message = f"input is pointer, so it takes a Tensor or None, but got {type(wrong).__name__}"
-        with pytest.raises(TypeError, match=message):
-            twice(input=wrong, output=X)
-    with pytest.raises(TypeError, match="n is int64_t, so it takes an int, but got float"):
-        Launch(KERNELS, "scale<float>", 1, n=1.0, factor=1.0)
+        for tensors in ({"input": wrong, "output": X}, {"output": X, "input": wrong}):
+            with pytest.raises(TypeError, match=message):
+                twice(**tensors)
+    other = torch.zeros(300)
+    with (
+        mock.patch.object(LAUNCH, "_device_of", lambda tensor: 1 if tensor is other else 0),
+        mock.patch.object(LAUNCH, "_start") as started,
+        mock.patch.object(LAUNCH, "check_devices", side_effect=RuntimeError) as refused,
+        pytest.raises(RuntimeError),
+    ):
+        twice(input=X, output=other)
+    refused.assert_called_once_with("scale<float>", X, other)
+    started.assert_not_called()
+
+
+def test_pointers_without_tensors() -> None:
+    """They are null, whether they were left out or None is given."""
+    values = {"anything": X[1:], "output": X, "flag": True, "real": 2.5, "whole": -5}
+    numbers = {name: value for name, value in values.items() if name not in POINTERS}
+    given = {name: value for name, value in values.items() if name in POINTERS}
+    seen: list[tuple[torch.Tensor | None, ...]] = []
+    with mock.patch.object(LAUNCH, "_start", lambda what, grid, bound, *_: seen.append(bound)):
+        UnsizedLaunch(WARP, "kinds", (), **numbers).launch(1, input=None, **given)
+        UnsizedLaunch(WARP, "kinds", (), input=None, **numbers).launch(1, **given)
+        launch(WARP, "kinds", 1, input=None, **values)
+    (words, tensors), *others = seen
+    assert sum(tensor is None for tensor in tensors) == 1
+    for other_words, other_tensors in others:
+        assert other_words == words
+        assert all(one is other for one, other in zip(tensors, other_tensors, strict=True))
+    with pytest.raises(ValueError, match="kinds: a launch needs at least one tensor"):
+        UnsizedLaunch(WARP, "kinds", (), **numbers, **dict.fromkeys(POINTERS))
 
 
 def test_a_launch_whose_size_is_to_come() -> None:
@@ -155,9 +185,12 @@ def test_a_launch_whose_size_is_to_come() -> None:
         TypeError, match="output is pointer, so it takes a Tensor or None, but got "
     ):
         by_value.launch(1, (1, 2, 3.0), output=[1])
-    with pytest.raises(ValueError, match="nothing is given for 'output'"):
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'output'"):
         by_value.launch(1, (1, 2, 3.0))
-    for numbers in ((), (1,), ((1, 2),), ((1, 2.0, 3.0),), ((1, 2**63, 3.0),), ((1, 2, 3.0), 1)):
+    for numbers in ((), ((1, 2, 3.0), 1)):
+        with pytest.raises(TypeError, match="positional argument"):
+            by_value.of_threads(1, *numbers)
+    for numbers in ((1,), ((1, 2),), ((1, 2.0, 3.0),), ((1, 2**63, 3.0),)):
         with pytest.raises(
             ValueError, match=re.escape(f"warp.cu: by_value: both cannot hold {numbers}")
         ):
@@ -197,11 +230,12 @@ def test_a_launch_whose_size_is_to_come() -> None:
             in_blocks.of_blocks(grid, 1, (1, 2, 3.0))
         with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
             in_blocks.launch_blocks(grid, 1, (1, 2, 3.0), output=output)
-    for in_threads in (in_blocks.of_threads, in_blocks.launch):
+    in_threads = partial(in_blocks.launch, output=output)
+    for launched in (in_blocks.of_threads, in_threads):
         with pytest.raises(
             ValueError, match="has a block of its own; call of_blocks or launch_blocks"
         ):
-            in_threads(1, 1, (1, 2, 3.0))
+            launched(1, 1, (1, 2, 3.0))
 
 
 def test_declarations() -> None:

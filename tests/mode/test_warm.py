@@ -29,10 +29,11 @@ def test_nothing_else_is_launched(group: selection.Group, monkeypatch: pytest.Mo
     """The kernels for the dtype of a sample's result are all that the sample launches."""
     launched: dict[str, str] = {}
 
-    def record(source: cuda.Source, entry: str, *_: object) -> None:
+    def record(what: tuple[cuda.Source, str, object, int], *_: object) -> None:
+        source, entry, _, _ = what
         launched[entry] = source.name
 
-    monkeypatch.setattr(LAUNCH, "_launch", record)
+    monkeypatch.setattr(LAUNCH, "_start", record)
     # Nothing is computed: what is read afterwards is zeros.
     monkeypatch.setattr(allocation, "_poison", torch.Tensor.zero_)
 

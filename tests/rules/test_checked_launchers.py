@@ -126,7 +126,7 @@ def test_what_pytorch_refuses_is_refused(family: str, monkeypatch: pytest.Monkey
     """
     launched: list[str] = []
     monkeypatch.setattr(
-        sys.modules["detmode.cuda.launch"], "_launch", lambda _, entry, *__: launched.append(entry)
+        sys.modules["detmode.cuda.launch"], "_start", lambda what, *_: launched.append(what[1])
     )
     monkeypatch.setattr(positions, "out_of_range", lambda *_, **__: None)
     wrong, seen = [], 0

@@ -81,9 +81,9 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
 def test_launches(name: str) -> None:
     """So many launches beside PyTorch's fills, copies and sorts, and no more."""
     call, expected = CALLS[name]
-    with patch.object(launching, "_launch", wraps=launching._launch) as launch:
+    with patch.object(launching, "_start", wraps=launching._start) as start:
         call()
-    assert [given.args[1] for given in launch.call_args_list] == expected
+    assert [given.args[0][1] for given in start.call_args_list] == expected
 
 
 # Operators of PyTorch's that a launcher calls, and that allocate by themselves.

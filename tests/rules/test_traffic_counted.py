@@ -50,13 +50,13 @@ class Moved(TorchDispatchMode):
 
     @contextmanager
     def launches(self) -> Iterator[None]:
-        launch = launching._launch
+        start = launching._start
 
-        def counted(*given: Any) -> None:
-            self.bytes += sum(size_of(each) for each in given[-1][1] if each is not None)
-            launch(*given)
+        def counted(what: Any, grid: Any, bound: Any, *device: Any) -> None:
+            self.bytes += sum(size_of(each) for each in bound[1] if each is not None)
+            start(what, grid, bound, *device)
 
-        with self, patch.object(launching, "_launch", counted):
+        with self, patch.object(launching, "_start", counted):
             yield
 
 

@@ -83,7 +83,9 @@ def indexed_rows(
 
 
 @planned
-def _layout(sizes: torch.Size, dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
+def _layout(sizes: tuple[int, ...], dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
     """The shape of the source, and how its rows lie."""
+    # A plain tuple is cut quicker.
+    sizes = tuple(sizes)
     before, behind = sizes[:dim], sizes[dim + 1 :]
     return (*before, n, *behind), Rows(prod(before), n, prod(behind), sizes[dim])

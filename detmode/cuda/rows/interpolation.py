@@ -80,7 +80,7 @@ def gather_backward(
     grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     if plan is None:
         return grad_input.copy_(grad_output) if grad_input.numel() else grad_input
-    if isinstance(plan, Launch):
+    if not isinstance(plan, tuple):
         plan(grad_output=grad_output, grad_input=grad_input)
         return grad_input
     write, length, gather, last, between = plan

@@ -16,9 +16,14 @@ from detmode.cuda.rows.source import SOURCE
 def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:
     """By dimension the indices as int64 on the device of ``self``; a mask is one for each."""
     found: list[Tensor | None] = []
+    device = self.device
     for index in indices:
         if index is None:
             found.append(None)
+        elif index.dtype in (torch.int64, torch.int32):
+            if index.device != device:
+                index = index.to(device)
+            found.append(index if index.dtype is torch.int64 else contiguous(index, torch.int64))
         elif index.dtype in (torch.bool, torch.uint8):
             dims = range(len(found), len(found) + index.dim())
             for size, dim in zip(index.shape, dims):
@@ -28,11 +33,7 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
                         f"does not match the shape of the indexed tensor {list(self.shape)} at "
                         f"index {dim}"
                     )
-            found += index.to(self.device).nonzero().unbind(1)
-        elif index.dtype in (torch.int64, torch.int32):
-            if index.device != self.device:
-                index = index.to(self.device)
-            found.append(index if index.dtype is torch.int64 else contiguous(index, torch.int64))
+            found += index.to(device).nonzero().unbind(1)
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if len(found) > self.dim():
@@ -70,8 +71,6 @@ def linearize(
         shape: of the result.
         wraps: negative indices count from the end.
     """
-    if start is None and len(indices) == 1 and not wraps:
-        return contiguous(indices[0][0].expand(shape))
     if start is None:
         keys = new_empty(indices[0][0], shape)
     else:
@@ -145,8 +144,8 @@ def axis_of(self: Tensor, dim: int) -> int:
     return dim % size
 
 
-def check_values(out: Tensor, values: Tensor) -> None:
-    """Raise what ATen raises for values that cannot be put into ``out``.
+def values_beside(out: Tensor, values: Tensor) -> Tensor:
+    """Return values to be put into ``out`` on its device.
 
     Raises:
         RuntimeError: another dtype, or another device and more than a scalar.
@@ -156,10 +155,14 @@ def check_values(out: Tensor, values: Tensor) -> None:
             "Index put requires the source and destination dtypes match, got "
             f"{out.dtype} for the destination and {values.dtype} for the source."
         )
-    if values.device != out.device and values.dim() > 0:
+    device = out.device
+    if values.device == device:
+        return values
+    if values.dim() > 0:
         raise RuntimeError(
-            f"expected values on {out.device}, where self is, but they are on {values.device}"
+            f"expected values on {device}, where self is, but they are on {values.device}"
         )
+    return values.to(device)
 
 
 def in_contiguous(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -94,16 +95,28 @@ def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
     outer, rows, inner, size, _ = named
     if rows > MOST_SORTED:
         return False
-    components, words = parts_of(dtype)
-    runs, addends, width = outer * rows, outer * rows * inner, dtype.itemsize
+    of_sorted, of_integers, of_destination, of_carry = _bytes_moved(inner, dtype)
+    runs = outer * rows
     sort = rows * SORT_BYTES[bisect_left(SORTED_SIZES, size)]
-    carries = addends * 4 // PIECE * 8 * components * words
-    sectors = _sectors(inner * width)
+    carries = runs * inner * 4 // PIECE * of_carry
+    integers = runs * of_integers + outer * size * of_destination
+    return sort + runs * of_sorted + carries < integers
 
+
+@lru_cache(maxsize=4096)  # sizes vary, and rows are often of one width
+def _bytes_moved(inner: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """The bytes that move for a row in one of ``outer``: if it is sorted, without the sort and what
+    pieces carry; if it is added as integers; of a destination's, as integers; of a column's carry.
+    """
+    components, words = parts_of(dtype)
+    width = dtype.itemsize
     atomics = _sectors(4 * components * inner) + _sectors(8 * words * components * inner)
-    scratch = 3 * outer * size * inner * components * (4 + 8 * words)
-    integers = 2 * addends * width + runs * (16 + SECTOR * atomics) + scratch
-    return sort + runs * SECTOR * sectors + carries < integers
+    return (
+        SECTOR * _sectors(inner * width),
+        2 * inner * width + 16 + SECTOR * atomics,
+        3 * inner * components * (4 + 8 * words),
+        8 * components * words,
+    )
 
 
 def _sectors(n_bytes: int) -> int:

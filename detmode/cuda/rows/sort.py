@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -46,21 +48,19 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
     bits = max((size - 1).bit_length(), 1)
     passes = -(-bits // MOST_BITS)
     width = -(-bits // passes)
-    tiles = -(-n // TILE)
-    sort = _sort(dtype, THREADS if n > TILE // 2 else THREADS // 2, wraps)
-    digits = 1 << MOST_BITS
-    counters = None
-    if tiles > 1:
-        n_counters = passes * (digits + 1 + tiles * digits)
-        counters = new_zeros(index, (n_counters,), torch.int32)
-        blocks = min(tiles, MOST_COUNTING)
-        _count(wraps).launch_blocks(blocks, n, size, width, passes, index=index, counters=counters)
-    launches = passes if tiles > 1 else 1
-    pairs = [
-        (new_empty(index, (n,), dtype), new_empty(index, (n,), torch.int32))
-        for _ in range(min(launches, 2))
-    ]
-    for done in range(launches):
+    if n <= TILE:
+        # One block makes all passes.
+        keys, order = _pair(index, n, dtype)
+        sort = _sort(dtype, THREADS if n > TILE // 2 else THREADS // 2, wraps, by_itself=True)
+        sort.launch_blocks(1, n, size, width, passes, 0, index=index, keys=keys, order=order)
+        return keys, order
+    tiles, digits = -(-n // TILE), 1 << MOST_BITS
+    counters = new_zeros(index, (passes * (digits + 1 + tiles * digits),), torch.int32)
+    blocks = min(tiles, MOST_COUNTING)
+    _count(wraps).launch_blocks(blocks, n, size, width, passes, index=index, counters=counters)
+    sort = _sort(dtype, THREADS, wraps, by_itself=False)
+    pairs = [_pair(index, n, dtype) for _ in range(min(passes, 2))]
+    for done in range(passes):
         keys_read, order_read = pairs[done % 2 - 1] if done else (None, None)
         keys, order = pairs[done % 2]
         sort.launch_blocks(
@@ -68,7 +68,11 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
             order=order, counters=counters,
         )  # fmt: skip
-    return pairs[(launches - 1) % 2]
+    return keys, order
+
+
+def _pair(index: Tensor, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return new_empty(index, (n,), dtype), new_empty(index, (n,), torch.int32)
 
 
 @planned
@@ -78,9 +82,13 @@ def _count(wraps: bool) -> UnsizedLaunch:
 
 
 @planned
-def _sort(dtype: torch.dtype, threads: int, wraps: bool) -> UnsizedLaunch:
+def _sort(dtype: torch.dtype, threads: int, wraps: bool, *, by_itself: bool) -> UnsizedLaunch:
+    """The launch of a pass, or, where a block sorts all positions ``by_itself``, of all passes."""
     numbers = ("n", "size", "width", "passes", "done")
-    return UnsizedLaunch(SOURCE, f"sort_tiles<{ctype(dtype)}>", numbers, threads, wraps=wraps)
+    fixed: dict[str, Any] = {"wraps": wraps}
+    if by_itself:
+        fixed |= dict.fromkeys(("keys_read", "order_read", "counters"))
+    return UnsizedLaunch(SOURCE, f"sort_tiles<{ctype(dtype)}>", numbers, threads, **fixed)
 
 
 def key_dtype(size: int) -> torch.dtype:

@@ -7,7 +7,6 @@ Entries that are not stored row by row are sorted first, stably.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,10 +16,10 @@ from detmode.cuda import Source, contiguous, ctype, launch, new_zeros
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
-from detmode.cuda.rows.shapes import KEYS, PIECE, Rows, parts_of
+from detmode.cuda.rows.shapes import KEYS, Rows, parts_of
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import widths
-from detmode.cuda.rows.sums import carrying, reduce_in_pieces
+from detmode.cuda.rows.sums import carrying, new_carries, pieces_of, reduce_carries
 
 SOURCE = Source(
     __file__,
@@ -121,15 +120,16 @@ def _add(
     if dense.data_ptr() % 8 or shape.inner % width:
         width = 1
     components, words = parts_of(dense.dtype)
-    first = partial(
-        launch, SOURCE, f"sparse_rows<{ctype(dense.dtype)}, {width}, {ctype(keys.dtype)}>",
-        -(-shape.rows // PIECE) * (shape.inner // width),
-        keys=keys, order=order, columns=columns, values=values, dense=dense, out=out, shape=shape,
-        size=dense.shape[0], include_self=include_self,
+    carries = new_carries(out, shape, components * words)
+    launch(
+        SOURCE, f"sparse_rows<{ctype(dense.dtype)}, {width}, {ctype(keys.dtype)}>",
+        pieces_of(shape.rows) * (shape.inner // width),
+        keys=keys, order=order, columns=columns, values=values, dense=dense, out=out,
+        carries=carries, shape=shape, size=dense.shape[0], include_self=include_self,
         scaled=alpha != 1, re=float(alpha.real), im=float(alpha.imag),
     )  # fmt: skip
     carry = carrying(f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}", include_self)
-    reduce_in_pieces(first, carry, width, components * words, shape, keys, out)
+    reduce_carries(carry, width, shape, keys=keys, out=out, carries=carries)
 
 
 def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:

@@ -20,6 +20,7 @@ from detmode.cuda import (
     new_empty,
     new_zeros,
     planned,
+    stretch,
 )
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import (
@@ -106,7 +107,6 @@ def _sums(
 
     ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
     """
-    components, words = parts_of(dtype)
     if sorts_rows(shape, dtype, by_row):
         named = shape if by_row else flat(shape)
         # Reading several columns at once needs aligned rows, and does not change the bits.
@@ -114,10 +114,12 @@ def _sums(
         width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
         if not wide and (offsets[0] % 8 or named.inner % width):
             width = 1
-        row = _Row(f"row_sum<{ctype(dtype)}>", width, components * words, wide)
-        return _by_rows(row, shape, by_row, include_self, mean, scale)
-    launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, scale)
-    return partial(_add_integers, launches, shape, components, words, mean)
+        return _by_rows(_summed(dtype, width, wide), shape, by_row, include_self, mean, scale)
+    components, words = parts_of(dtype)
+    launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, mean, scale)
+    n, bits = shape.destinations, (shape.rows + 1).bit_length()
+    sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
+    return partial(_add_integers, launches, shape, shape.addends, n, bits, sizes, mean)
 
 
 def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
@@ -143,10 +145,12 @@ def _integers(
     by_row: bool,
     include_self: bool,
     crowded: bool,
+    mean: bool,
     scale: tuple[str, str] | None,
 ) -> _Integers:
     """The launches of sums as integers, in their order."""
     scalar, addends = ctype(dtype), {"by_row": by_row, **_scaled(scale)}
+    counts: dict[str, Any] = {} if mean else {"counts": None}
 
     def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
         return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", open, **numbers)
@@ -155,36 +159,42 @@ def _integers(
     return (
         unsized("observe", scalar, "n", "shape", **addends),
         unsized("admit_self", scalar, "n", "headroom", include_self=include_self),
-        unsized("accumulate", reading, "n", "shape", "headroom", **addends),
-        unsized("finish", scalar, "n", "headroom", include_self=include_self),
+        unsized("accumulate", reading, "n", "shape", "headroom", **addends, **counts),
+        unsized("finish", scalar, "n", "headroom", include_self=include_self, **counts),
     )
 
 
 def _add_integers(
     launches: _Integers,
     shape: Rows,
-    components: int,
-    words: int,
+    addends: int,
+    n: int,
+    bits: int,
+    sizes: tuple[int, int, int],
     mean: bool,
     out: Tensor,
     index: Tensor,
     source: Tensor,
 ) -> None:
+    """Add rows as integers, by what their plan has worked out of ``shape``.
+
+    ``addends`` and ``n``: elements of source and of out. ``bits``: by which the sum of all rows may
+    be longer than an addend. ``sizes``: words of the sums, of the counts, and of the keys.
+    """
     observe, admit_self, accumulate, finish = launches
-    n, addends = shape.destinations, shape.addends
-    elements, bits = n * components, (shape.rows + 1).bit_length()
-    # One allocation, so one fill: the sums, the counts and the keys.
-    n_sums, n_counts = elements * words, n if mean else 0
-    scratch = new_zeros(out, (n_sums + n_counts + (elements + 1) // 2,), torch.int64)
-    sums, keys = scratch[:n_sums], scratch[n_sums + n_counts :].view(torch.int32)
-    counts = scratch[n_sums : n_sums + n_counts] if mean else None
+    n_sums, n_counts, n_keys = sizes
+    # One allocation, so one fill.
+    scratch = new_zeros(out, (n_sums + n_counts + n_keys,), torch.int64)
+    sums, keys = stretch(scratch, 0, n_sums), stretch(scratch, n_sums + n_counts, n_keys)
+    keys = keys.view(torch.int32)
+    counts = {"counts": stretch(scratch, n_sums, n_counts)} if mean else {}
     observe.launch(addends, addends, shape, index=index, source=source, keys=keys)
     admit_self.launch(n, n, bits, self=out, keys=keys, sums=sums)
     accumulate.launch(
         addends, addends, shape, bits,
-        index=index, source=source, keys=keys, sums=sums, counts=counts,
+        index=index, source=source, keys=keys, sums=sums, **counts,
     )  # fmt: skip
-    finish.launch(n, n, bits, keys=keys, sums=sums, counts=counts, out=out)
+    finish.launch(n, n, bits, keys=keys, sums=sums, out=out, **counts)
 
 
 class _Row(NamedTuple):
@@ -203,6 +213,12 @@ class _Row(NamedTuple):
     wide: bool
 
 
+@planned
+def _summed(dtype: torch.dtype, width: int, wide: bool) -> _Row:
+    components, words = parts_of(dtype)
+    return _Row(f"row_sum<{ctype(dtype)}>", width, components * words, wide)
+
+
 def _by_rows(
     row: _Row,
     shape: Rows,
@@ -215,15 +231,28 @@ def _by_rows(
     if not are_few(named):
         launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
         return partial(_reduce_sorted, launches, row, shape, by_row)
-    launch = Launch(
-        SOURCE, f"few_rows<{row.name}, {row.width}>", named.addends // row.width,
-        by_row=by_row, shape=shape, include_self=include_self, mean=mean, **_scaled(scale),
-    )  # fmt: skip
-    return partial(_reduce_few, launch)
+    few = _few(row.name, row.width, by_row, include_self, mean, scale)
+    return partial(_reduce_few, few.of_threads(named.addends // row.width, shape))
 
 
 def _reduce_few(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
     launch(index=index, source=source, out=out)
+
+
+@planned
+def _few(
+    name: str,
+    width: int,
+    by_row: bool,
+    include_self: bool,
+    mean: bool,
+    scale: tuple[str, str] | None,
+) -> UnsizedLaunch:
+    """The launch that reduces few rows."""
+    return UnsizedLaunch(
+        SOURCE, f"few_rows<{name}, {width}>", ("shape",),
+        by_row=by_row, include_self=include_self, mean=mean, **_scaled(scale),
+    )  # fmt: skip
 
 
 @planned
@@ -253,12 +282,13 @@ def _reduce_sorted(
         index, shape = of_elements(index, shape), flat(shape)
     keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
     rows, carry = launches
-    pieces = -(-shape.rows // (SHARE if row.wide else PIECE))
-    first = partial(
-        rows.launch, pieces * (shape.outer * shape.inner // row.width), shape,
-        keys=keys, order=order, source=source, out=out,
+    pieces = -(-shape.rows // SHARE) if row.wide else pieces_of(shape.rows)
+    carries = new_carries(out, shape, row.words)
+    rows.launch(
+        pieces * (shape.outer * shape.inner // row.width), shape,
+        keys=keys, order=order, source=source, out=out, carries=carries,
     )  # fmt: skip
-    reduce_in_pieces(first, carry, row.width, row.words, shape, keys, out)
+    reduce_carries(carry, row.width, shape, keys=keys, out=out, carries=carries)
 
 
 @planned
@@ -270,38 +300,54 @@ def carrying(types: str, include_self: bool, mean: bool = False) -> UnsizedLaunc
     )  # fmt: skip
 
 
-def reduce_in_pieces(
-    first: Callable[..., None],
-    carry: UnsizedLaunch,
-    width: int,
-    words: int,
-    shape: Rows,
-    keys: Tensor,
-    out: Tensor,
-) -> None:
-    """Launch the reduction of sorted rows piece by piece, and those of what the pieces carry.
+def pieces_of(rows: int) -> int:
+    """Return the pieces of so many sorted rows, or carries, each reduced one after the other."""
+    return -(-rows // PIECE)
+
+
+def new_carries(out: Tensor, shape: Rows, words: int) -> Tensor | None:
+    """Return memory for what the pieces of sorted rows carry, at all levels; None for one piece.
 
     Args:
-        first: called with ``carries``, launches the first of them.
-        carry: those after it, by :func:`carrying`.
+        out: as for :func:`add_rows`.
+        shape: the layout of the rows.
+        words: the words of 64 bits that a piece carries of each column.
+    """
+    slots, pieces = 0, pieces_of(shape.rows)
+    while pieces > 1:
+        # Each piece carries its first run and its last one.
+        slots += 2 * pieces
+        pieces = pieces_of(2 * pieces)
+    if not slots:
+        return None
+    return new_empty(out, (slots * shape.outer * shape.inner * words,), torch.float64)
+
+
+def reduce_carries(
+    carry: UnsizedLaunch,
+    width: int,
+    shape: Rows,
+    *,
+    keys: Tensor,
+    out: Tensor,
+    carries: Tensor | None,
+) -> None:
+    """Launch the reduction of what the pieces of sorted rows carry, level by level.
+
+    Args:
+        carry: by :func:`carrying`.
         width: the columns that a thread reduces side by side.
-        words: the words of 64 bits that it carries of each.
         shape: the layout of the rows.
         keys: the destinations of the rows, ascending, int32 or int64.
         out: as for :func:`add_rows`.
+        carries: by :func:`new_carries`, with those of the rows.
     """
-    columns = shape.outer * shape.inner
-    groups, pieces = columns // width, [-(-shape.rows // PIECE)]
-    while pieces[-1] > 1:
-        # Each piece carries its first run and its last one.
-        pieces.append(-(-2 * pieces[-1] // PIECE))
-    slots = 2 * sum(pieces[:-1])
-    carries = new_empty(out, (slots * columns * words,), torch.float64) if slots else None
-    first(carries=carries)
-    for level, n in enumerate(pieces[1:], 1):
+    groups, pieces, level = shape.outer * shape.inner // width, pieces_of(shape.rows), 0
+    while pieces > 1:
+        pieces, level = pieces_of(2 * pieces), level + 1
         # Few pieces of a few columns are a block's, which goes on through all levels by itself.
-        owned = THREADS // n if n <= PIECE else 0
-        blocks = -(-groups // owned) if owned else -(-n * groups // THREADS)
+        owned = THREADS // pieces if pieces <= PIECE else 0
+        blocks = -(-groups // owned) if owned else -(-pieces * groups // THREADS)
         carry.launch_blocks(blocks, shape, level, owned, keys=keys, out=out, carries=carries)
         if owned:
             return

@@ -12,9 +12,9 @@ from detmode.cuda.checks import checks_all
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
     axis_of,
-    check_values,
     copy_if_overlapping,
     expand_masks,
+    values_beside,
 )
 from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
@@ -94,16 +94,16 @@ def index_put(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
+    is_new = out is None
     if out is None:
         out = clone(self)
     given = expand_masks(out, indices)
     if not given:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
-    check_values(out, values)
-    if values.device != out.device:
-        values = values.to(out.device)
-    values = copy_if_overlapping(out, values)
+    values = values_beside(out, values)
+    if not is_new:
+        values = copy_if_overlapping(out, values)
     if accumulate:
         add_named(out, given, values)
     else:

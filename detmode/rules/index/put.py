@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import torch
 from torch import Tensor
 
 from detmode.cuda import contiguous, new_arange, planned
@@ -27,22 +26,24 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
     if source.numel() == 0:
         return
     _check_bounds(out, given)
-    positions = _positions(list(zip(given.values(), sizes)), rows)
+    positions = _positions([*zip(given.values(), sizes)], rows)
     in_contiguous(target, add_rows, positions, contiguous(source), shape)
 
 
 @planned
 def _layout(
-    sizes: torch.Size, dims: tuple[int, ...], rows: tuple[int, ...]
+    sizes: tuple[int, ...], dims: tuple[int, ...], rows: tuple[int, ...]
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...], tuple[int, ...], Rows]:
     """The order of dimensions in which those with an index are adjacent, None where they are; their
     sizes; the shape of the values, and how they lie.
     """
+    # A plain tuple is cut quicker than a torch.Size.
+    sizes = tuple(sizes)
     order, (first, behind) = None, (dims[0], dims[-1] + 1)
     if behind - first != len(dims):
         # Adjacent indices leave their dimensions where they are; others put theirs first.
         order = (*dims, *(dim for dim in range(len(sizes)) if dim not in dims))
-        sizes = torch.Size([sizes[dim] for dim in order])
+        sizes = tuple(sizes[dim] for dim in order)
         first, behind = 0, len(dims)
     head, named, tail = sizes[:first], sizes[first:behind], sizes[behind:]
     shape = Rows(prod(head), prod(rows), prod(tail), prod(named), wraps=len(dims) == 1)
@@ -76,14 +77,17 @@ def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> 
 
 def _positions(found: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> Tensor:
     """Positions of the rows. Those of one index are as given: some may count from the end."""
-    return linearize(found, None, rows, wraps=len(found) > 1)
+    if len(found) == 1:
+        return contiguous(found[0][0])
+    return linearize(found, None, rows, wraps=True)
 
 
 def _check_bounds(out: Tensor, given: Given) -> None:
     for dim, index in given.items():
-        if out.shape[dim] == 0:
+        size = out.shape[dim]
+        if size == 0:
             raise IndexError("index is out of bounds for dimension with size 0")
-        check_on_host(index, out.shape[dim], dim, IndexError, wraps=True)
+        check_on_host(index, size, dim, IndexError, wraps=True)
 
 
 def _spread(given: Given, others: list[int], dim: int, out: Tensor) -> Tensor:

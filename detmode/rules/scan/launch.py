@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, contiguous, ctype, new_empty, new_zeros, planned
+from detmode.cuda import (
+    Launch,
+    Source,
+    UnsizedLaunch,
+    contiguous,
+    ctype,
+    new_empty,
+    new_zeros,
+    planned,
+)
 from detmode.cuda.checks import checks_all
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -69,11 +78,12 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = new_empty(self, self.shape)
     launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
-    totals = None
     if nodes > 1:
         # Each word with its mark, and behind them the counter from which blocks draw their tiles.
         totals = new_zeros(self, (nodes * WORDS + 1,), torch.int64)
-    launch(input=self, output=out, totals=totals)
+        launch(input=self, output=out, totals=totals)
+    else:
+        launch(input=self, output=out)
     return out
 
 
@@ -83,9 +93,15 @@ def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[Launch, int
     pack = min(16 // dtype.itemsize, 4)
     tiles = -(-n // (THREADS * ROWS * pack))
     nodes = _nodes(tiles)
+    return _unsized(op, dtype, nodes > 1).of_blocks(tiles, nodes, n, stride), nodes
+
+
+@planned
+def _unsized(op: str, dtype: torch.dtype, has_totals: bool) -> UnsizedLaunch:
+    """The launch without its sizes."""
     entry = f"scan_row<{op}, {ctype(dtype)}>"
-    launch = Launch.of_blocks(SOURCE, entry, tiles, THREADS, nodes=nodes, n=n, stride=stride)
-    return launch, nodes
+    fixed = {} if has_totals else {"totals": None}
+    return UnsizedLaunch(SOURCE, entry, ("nodes", "n", "stride"), THREADS, **fixed)
 
 
 def _nodes(tiles: int) -> int:
