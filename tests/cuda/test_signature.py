@@ -143,6 +143,18 @@ def test_a_launch_that_is_kept() -> None:
     started.assert_not_called()
 
 
+@pytest.mark.parametrize("name", ["in", "_data"])
+def test_pointers_that_no_launch_can_name(name: str, tmp_path: Path) -> None:
+    """They are refused where the launch is planned, and still serve a launch by name."""
+    text = f"__global__ void fill(float* {name}) {{ *{name} = 1.0f; }}\n"
+    source = source_in(tmp_path, text, "fill")
+    with pytest.raises(ValueError, match=f"fill: a launch cannot name '{name}', rename it"):
+        UnsizedLaunch(source, "fill", ())
+    x = torch.zeros(1)
+    launch(source, "fill", 1, **{name: x})
+    assert x == 1
+
+
 def test_pointers_without_tensors() -> None:
     """They are null, whether they were left out or None is given."""
     values = {"anything": X[1:], "output": X, "flag": True, "real": 2.5, "whole": -5}

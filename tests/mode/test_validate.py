@@ -110,13 +110,13 @@ def test_a_call_that_passed_speaks_for_its_like_only(library, differing):
         return given[0].clone()
 
     seen, (passes, fails) = [], DIFFERING[differing]
-    rules = table_of(
-        f"{NAMESPACE}::chosen", Substitute(lambda self, *_, **__: self, launches=False)
-    )
     library.define(
         "chosen(Tensor self, Tensor[] more, Scalar n=1, int? k=None, str s='') -> Tensor"
     )
     library.impl("chosen", shapes, "Meta")
+    rules = table_of(
+        f"{NAMESPACE}::chosen", Substitute(lambda self, *_, **__: self, launches=False)
+    )
     with DeterministicMode(simulate="cuda", rules=rules):
         OPERATORS.chosen(*passes)
         OPERATORS.chosen(passes[0] + 1, *passes[1:])

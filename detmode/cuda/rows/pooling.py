@@ -11,6 +11,18 @@ from detmode.cuda import magic_numbers
 Window = namedtuple("Window", "stride stride_magic padding dilation step whole part")
 """The windows of an axis, whatever its size: ``pooling_window`` of ``pooled_axis.cuh``."""
 
+
+class Windows(tuple[Window, ...]):
+    """The windows of several axes, made once for their arguments, and so hashed by identity.
+
+    Plans are kept by them, and the numbers of three axes take longer to hash than to look up.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+
+
 Sizes = tuple[int, int, int]
 """An argument for each axis."""
 

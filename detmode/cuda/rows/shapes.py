@@ -84,15 +84,14 @@ def flat(shape: Rows) -> Rows:
     return Rows(1, shape.addends, 1, shape.destinations)
 
 
-def sorts_rows(shape: Rows, dtype: torch.dtype, by_row: bool = True) -> bool:
+def sorts_rows(shape: Rows, dtype: torch.dtype) -> bool:
     """Return whether to sort rows: if they can be sorted and fewer bytes move, or if they are few.
 
-    ``by_row``: one index for a whole row.
+    ``shape``: in which one index is for a whole row.
     """
-    named = shape if by_row else flat(shape)
-    if are_few(named):
+    if are_few(shape):
         return True
-    outer, rows, inner, size, _ = named
+    outer, rows, inner, size, _ = shape
     if rows > MOST_SORTED:
         return False
     of_sorted, of_integers, of_destination, of_carry = _bytes_moved(inner, dtype)

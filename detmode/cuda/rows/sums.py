@@ -107,14 +107,14 @@ def _sums(
 
     ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
     """
-    if sorts_rows(shape, dtype, by_row):
-        named = shape if by_row else flat(shape)
+    named = shape if by_row else flat(shape)
+    if sorts_rows(named, dtype):
         # Reading several columns at once needs aligned rows, and does not change the bits.
         wide = offsets == (0, 0) and not mean and are_wide(named, dtype)
         width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
         if not wide and (offsets[0] % 8 or named.inner % width):
             width = 1
-        return _by_rows(_summed(dtype, width, wide), shape, by_row, include_self, mean, scale)
+        return _by_rows(_summed(dtype, width, wide), shape, named, include_self, mean, scale)
     components, words = parts_of(dtype)
     launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, mean, scale)
     n, bits = shape.destinations, (shape.rows + 1).bit_length()
@@ -133,7 +133,8 @@ def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool)
     # product_t of product.cuh
     words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(dtype)}>", 1, words, wide=False)
-    return _by_rows(row, shape, by_row, include_self, mean=False, scale=None)
+    named = shape if by_row else flat(shape)
+    return _by_rows(row, shape, named, include_self, mean=False, scale=None)
 
 
 _Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
@@ -222,16 +223,16 @@ def _summed(dtype: torch.dtype, width: int, wide: bool) -> _Row:
 def _by_rows(
     row: _Row,
     shape: Rows,
-    by_row: bool,
+    named: Rows,
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
 ) -> Way:
-    named = shape if by_row else flat(shape)
+    """Plan the reduction of rows; ``named`` is their layout in which each has an index."""
     if not are_few(named):
         launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
-        return partial(_reduce_sorted, launches, row, shape, by_row)
-    few = _few(row.name, row.width, by_row, include_self, mean, scale)
+        return partial(_reduce_sorted, launches, row, shape, named)
+    few = _few(row.name, row.width, named is shape, include_self, mean, scale)
     return partial(_reduce_few, few.of_threads(named.addends // row.width, shape))
 
 
@@ -273,13 +274,13 @@ def _reduce_sorted(
     launches: tuple[UnsizedLaunch, UnsizedLaunch],
     row: _Row,
     shape: Rows,
-    by_row: bool,
+    named: Rows,
     out: Tensor,
     index: Tensor,
     source: Tensor,
 ) -> None:
-    if not by_row:
-        index, shape = of_elements(index, shape), flat(shape)
+    if named is not shape:
+        index, shape = of_elements(index, shape), named
     keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
     rows, carry = launches
     pieces = -(-shape.rows // SHARE) if row.wide else pieces_of(shape.rows)

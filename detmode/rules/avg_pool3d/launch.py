@@ -13,7 +13,7 @@ from torch import Tensor
 from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, index_ctype, new_empty, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
-from detmode.cuda.rows.pooling import Sizes, Window, pooled_size, triple, window_of
+from detmode.cuda.rows.pooling import Sizes, Windows, pooled_size, triple, window_of
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
@@ -115,7 +115,7 @@ def _unsized(
     dtype: torch.dtype,
     per_thread: int,
     index: str,
-    windows: tuple[Window, ...],
+    windows: Windows,
     count_include_pad: bool,
     divisor: int,
 ) -> UnsizedLaunch:
@@ -133,7 +133,7 @@ def _windows(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     divisor_override: int | None,
-) -> tuple[tuple[Window, ...], Sizes, Sizes, Sizes, int, int]:
+) -> tuple[Windows, Sizes, Sizes, Sizes, int, int]:
     """The windows of three axes; their kernel size, stride and padding; what a window holds at
     most; and the largest number that the kernel works out of all these.
     """
@@ -147,7 +147,7 @@ def _windows(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {strides} and {pads}"
         )
-    windows, inside = tuple(map(window_of, kernel, strides, pads)), math.prod(kernel)
+    windows, inside = Windows(map(window_of, kernel, strides, pads)), math.prod(kernel)
     return windows, kernel, strides, pads, inside, max(inside, *strides, *pads)
 
 

@@ -114,7 +114,7 @@ def _gradient(
     grad: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int, padding_idx: int
 ) -> Tensor:
     bags, columns = grad.shape
-    shape, n = Rows(1, bags, columns, num_weights), grad.numel()
+    shape, n = flat(Rows(1, bags, columns, num_weights)), grad.numel()
     # Without rows to choose from, all bags are empty.
     if n == 0 or num_weights == 0:
         return new_zeros(grad, (num_weights, columns))
@@ -123,7 +123,7 @@ def _gradient(
     inputs = {"grad": contiguous(grad), "max_indices": contiguous(maximum_indices)}
     inputs["bag_size"] = contiguous(bag_size, maximum_indices.dtype)
     sizes = {"n": n, "columns": columns, "num_weights": num_weights, "padding_idx": padding_idx}
-    if sorts_rows(shape, grad.dtype, by_row=False):
+    if sorts_rows(shape, grad.dtype):
         grad_weight = new_zeros(grad, (num_weights, columns))
         positions = new_empty(grad, (n,), torch.int64)
         addends = new_empty(grad, (n,))
@@ -131,7 +131,7 @@ def _gradient(
             SOURCE, f"embedding_bag_addends{types}", n,
             positions=positions, addends=addends, **inputs, **sizes,
         )  # fmt: skip
-        add_rows(grad_weight, positions, addends, flat(shape), include_self=False)
+        add_rows(grad_weight, positions, addends, shape, include_self=False)
     else:
         grad_weight = new_empty(grad, (num_weights, columns))
         # The zero that a sum begins with counts.

@@ -13,7 +13,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
-from detmode.cuda.rows.pooling import Window, triple, window_of
+from detmode.cuda.rows.pooling import Windows, triple, window_of
 from detmode.table.conditions import FLOATING
 
 KERNEL = "max_pool3d_backward"
@@ -107,7 +107,7 @@ def _windows(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
-) -> tuple[tuple[Window, ...], int]:
+) -> tuple[Windows, int]:
     """The windows of three axes, and the largest number that the kernel works out of them."""
     kernel = triple("max_pool3d", "kernel_size", kernel_size)
     strides = triple("max_pool3d", "stride", stride) if len(stride) else kernel
@@ -122,4 +122,4 @@ def _windows(
             f"{kernel}, {strides}, {dilations} and {pads}"
         )
     most = max(*strides, *pads, *map(mul, kernel, dilations))
-    return tuple(map(window_of, kernel, strides, pads, dilations)), most
+    return Windows(map(window_of, kernel, strides, pads, dilations)), most
