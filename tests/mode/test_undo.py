@@ -5,7 +5,7 @@ import functools
 import pytest
 from programs import in_another_thread
 
-from detmode.cuda.undo import Undo
+from detmode.cuda.undo import Calls, Undo
 
 
 def test_the_last_change_is_undone_first():
@@ -39,3 +39,19 @@ def test_the_end_of_a_with_statement(elsewhere):
         in_another_thread(held.clear)
     held.clear()
     assert undo.is_done == bool(undone) == (not elsewhere)
+
+
+def test_calls_belong_to_their_threads():
+    """A call in progress is known in its own thread as one here, in others as one elsewhere."""
+    calls, seen = Calls(), []
+
+    def look():
+        seen.append((calls.here(), calls.elsewhere()))
+
+    def inside():
+        look()
+        in_another_thread(look)
+
+    calls.made(inside)()
+    look()
+    assert seen == [(True, False), (False, True), (False, False)]
