@@ -293,7 +293,7 @@ class Interception(CompiledInside):
                         return run_substitute(action, call.overload, call.arguments, is_traced)
                     return run_validated(action, call.overload, call.arguments)
                 if not is_traced:
-                    validate(call.func, call.arguments)
+                    validate(call.overload, call.arguments)
                 run = functools.partial(_substitute, call.overload, action)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import torch
-from torch import _C
 from torch.utils._python_dispatch import _disable_current_modes
 
 from detmode.cuda.undo import Calls
@@ -16,7 +14,6 @@ from detmode.environment.settings import deterministic_flag
 from detmode.table.call import SCALARS, tensors_in
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
-from detmode.table.variants import out_names, variant_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -40,7 +37,7 @@ _ABOUT_META_FUNCTIONS = ("values to unpack", "Expected a cuda device")
 launcher checks it."""
 
 
-def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
+def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
     """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
@@ -49,15 +46,16 @@ def validate(func: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> None:
     Raises:
         Exception: ATen's, with its own type and words.
     """
-    key = (func, _shapes_of(arguments.values()))
+    # What runs an overload is hashed sooner than the overload itself, which is in Python.
+    key = (overload.run, _shapes_of(arguments.values()))
     if _SPARSE in key[1] or key in _valid:
         return
-    outputs = out_names(func)
+    outputs = overload.out_names
     # Without a meta kernel, or where one would need the data, the launcher checks.
     with torch._C._DisableTorchDispatch(), suppress(NotImplementedError):
         metas = {name: _to_meta(value, name in outputs) for name, value in arguments.items()}
         try:
-            _run_shape_function(func, metas)
+            _run_shape_function(overload.func, metas)
         except AssertionError as error:
             # Older meta functions assert what ATen's kernels check.
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
@@ -134,7 +132,7 @@ def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[st
     if not action.checks or not (
         overload.variant == "functional" or (overload.variant == "inplace" and action.takes_out)
     ):
-        validate(overload.func, arguments)
+        validate(overload, arguments)
         return run_substitute(action, overload, arguments)
     try:
         return run_substitute(action, overload, arguments)
@@ -142,7 +140,7 @@ def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[st
         refused = error
     try:
         # Of what both refuse, the words are ATen's.
-        validate(overload.func, arguments)
+        validate(overload, arguments)
         raise refused
     finally:
         # The error has this frame, which would keep it and its tensors alive.
@@ -174,12 +172,12 @@ def run_substitute(
     if variant == "functional":
         return function(**arguments)
     func = overload.func
-    names = out_names(func) or ("self",)
+    names = overload.out_names or ("self",)
     target = arguments[names[0]]
     if arguments.get("dtype", ...) is None:
         # Reductions and scans use the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": target.dtype}
-    if not is_traced and _forbids_overlap(func):
+    if not is_traced and overload.forbids_overlap:
         _check_no_overlap(target, arguments, names)
     if variant == "inplace":
         _check_written(target)
@@ -245,23 +243,6 @@ def _check_dtype(func: torch._ops.OpOverload, result: torch.Tensor, target: torc
     raise RuntimeError(
         f"Expected out tensor to have dtype {result.dtype}, but got {target.dtype} instead"
     )
-
-
-@cache
-def _forbids_overlap(func: torch._ops.OpOverload) -> bool:
-    """Return whether ATen requires that inputs other than ``self`` do not overlap the output.
-
-    Operators with an in-place variant require it, because they write while they read. The ``out``
-    variants that PyTorch generates copy a finished result, and pointwise operators read an element
-    before they write it.
-    """
-    if torch.Tag.pointwise in func.tags:
-        return False
-    if variant_of(func) == "inplace":
-        return True
-    namespace, _, name = func._schema.name.partition("::")
-    generated = func.has_kernel_for_dispatch_key(_C.DispatchKey.CompositeExplicitAutograd)
-    return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
 
 
 def _check_no_overlap(

@@ -109,6 +109,7 @@ class OverloadInfo:
         composite: true if it is composed of other operators and no row lists it.
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
+        out_names: those of its ``out`` arguments, in the order of the results.
         dense_passes: true if calls without a sparse tensor do not vary.
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
@@ -144,6 +145,7 @@ class OverloadInfo:
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
+        self.out_names = out_names(func)
         self.signature = Signature(func)
         self.allocates = schema.name in _ALLOCATIONS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
@@ -170,12 +172,28 @@ class OverloadInfo:
         has_kernel = self.func.has_kernel_for_dispatch_key
         return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
 
+    @cached_property
+    def forbids_overlap(self) -> bool:
+        """True if ATen requires that inputs other than ``self`` do not overlap the output.
+
+        Operators with an in-place variant require it, because they write while they read. The
+        ``out`` variants that PyTorch generates copy a finished result, and pointwise operators read
+        an element before they write it.
+        """
+        if self.pointwise:
+            return False
+        if self.variant == "inplace":
+            return True
+        namespace, _, name = self.func._schema.name.partition("::")
+        has_kernel = self.func.has_kernel_for_dispatch_key
+        generated = has_kernel(torch._C.DispatchKey.CompositeExplicitAutograd)
+        return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
+
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors that the call may read, also those in lists: all but ``out=``."""
         found = tensors_in(args)
         if kwargs:
-            outputs = out_names(self.func)
-            found += tensors_in(v for name, v in kwargs.items() if name not in outputs)
+            found += tensors_in(v for name, v in kwargs.items() if name not in self.out_names)
         return found
 
     def is_waited_for(self, args: tuple[Any, ...]) -> bool:
