@@ -61,11 +61,10 @@ def assign_rows(
         moves.launch(n, n, _in_words(shape, out, word), index=index, source=words, out=to)
         return
     if unique or elects(named):
-        owners = None if unique else _elect(index, shape, by_row)
-        moves = _unsized(f"assign_owned<{ctype(word)}>", by_row=by_row)
-        moves.launch(
-            n, n, _in_words(shape, out, word), index=index, owners=owners, source=words, out=to
-        )
+        owners = {} if unique else {"owners": _elect(index, shape, by_row)}
+        absent = {"owners": None} if unique else {}
+        moves = _unsized(f"assign_owned<{ctype(word)}>", by_row=by_row, **absent)
+        moves.launch(n, n, _in_words(shape, out, word), index=index, source=words, out=to, **owners)
         return
     positions = index if by_row else of_elements(index, shape)
     keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
@@ -74,7 +73,7 @@ def assign_rows(
 
 
 @planned
-def _unsized(entry: str, **numbers: bool) -> UnsizedLaunch:
+def _unsized(entry: str, **numbers: bool | None) -> UnsizedLaunch:
     return UnsizedLaunch(SOURCE, entry, ("n", "shape"), **numbers)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.rules.grid_sampler.gradients import BILINEAR, TAPS, Sampling, grad_grid, grad_input
 from detmode.table.conditions import FLOATING
 
@@ -15,6 +15,7 @@ ZEROS = 0
 PADDINGS = range(3)
 
 
+@checks_all
 def grid_sampler_2d_backward(
     grad_output: Tensor,
     input: Tensor,
@@ -47,6 +48,7 @@ def grid_sampler_2d_backward(
     return _backward("grid_sampler_2d_backward_cuda", 2, call, grad_output, output_mask)
 
 
+# Whether it has mode 2 depends on PyTorch's version: its shape function is asked.
 def grid_sampler_3d_backward(
     grad_output: Tensor,
     input: Tensor,
@@ -77,6 +79,7 @@ def grid_sampler_3d_backward(
     return _backward("grid_sampler_3d_backward_cuda", 3, call, grad_output, output_mask)
 
 
+@checks_all
 def cudnn_grid_sampler_backward(
     self: Tensor, grid: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -105,7 +108,8 @@ def _backward(
     name: str, dims: int, call: Sampling, grad_output: Tensor, output_mask: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor]:
     _check(name, dims, call, grad_output)
-    of_input = grad_input(call, grad_output) if output_mask[0] else None
+    asks_for_input, _ = output_mask
+    of_input = grad_input(call, grad_output) if asks_for_input else None
     return of_input, grad_grid(call, grad_output)
 
 

@@ -39,12 +39,12 @@ from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Substitute
 
 RULES = tuple(
     rule
-    for dims in (2, 3)
+    for dims, unpool in ((2, launch.max_unpool2d), (3, launch.max_unpool3d))
     for rule in chain(
         f"aten::max_unpool{dims}d",
         Row(
             when=on("cuda", "meta"),
-            action=Substitute(launch.max_unpool, traffic=3.1),
+            action=Substitute(unpool, traffic=3.1),
             guarantee=GPU_TO_GPU,
         ),
         Row(

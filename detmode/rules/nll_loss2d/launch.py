@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, ctype, new_empty, planned
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
 from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
@@ -26,6 +28,7 @@ SOURCE = Source(
 )
 
 
+@checks_all
 def nll_loss2d_forward(
     self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
@@ -46,57 +49,81 @@ def nll_loss2d_forward(
         NotImplementedError: a dtype that is not floating point.
         IndexError: on the CPU, a target that is no class; a device-side assert on CUDA.
     """
-    _check(self, target, weight)
-    n, classes = target.numel(), self.shape[1]
+    add, finish, blocks = _plan(
+        self.dtype, self.shape, self.stride(), target.dtype, target.shape, target.stride(),
+        None if weight is None else (weight.dtype, weight.numel()), reduction, ignore_index,
+    )  # fmt: skip
+    classes = self.shape[1]
     _check_on_host(target, classes, ignore_index)
-    name = ctype(self.dtype)
-    blocks = min(-(-n // (THREADS * PER_THREAD)), MAX_BLOCKS)
     partials = new_empty(self, (max(blocks, 1), 4), torch.float64)
-    output = new_empty(self, ())
-    total_weight = new_empty(self, ())
-    launch_blocks(
-        SOURCE, f"nll_loss2d_sum<{name}>", blocks, THREADS,
-        self=self if classes else None, target=target,
-        weight=contiguous(weight) if weight is not None and classes else None, partials=partials,
-        n=n, size=Extents.sizes(self.shape), self_stride=Extents.strides(self.stride()),
-        target_stride=Extents.strides(target.unsqueeze(1).stride()), ignore_index=ignore_index,
-    )  # fmt: skip
-    launch_blocks(
-        SOURCE, f"nll_loss2d_finish<{name}>", 1, THREADS,
-        partials=partials, output=output, total_weight=total_weight, blocks=blocks,
-        mean=reduction == MEAN,
-    )  # fmt: skip
+    output, total_weight = new_empty(self, ()), new_empty(self, ())
+    given = {"self": self} if classes else {}
+    if weight is not None and classes:
+        given["weight"] = contiguous(weight)
+    add(target=target, partials=partials, **given)
+    finish(partials=partials, output=output, total_weight=total_weight)
     return output, total_weight
 
 
-def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
-    if target.dim() != 3:
+@planned
+def _plan(
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    target_dtype: torch.dtype,
+    target_shape: tuple[int, ...],
+    target_strides: tuple[int, ...],
+    weights: tuple[torch.dtype, int] | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[Launch, Launch, int]:
+    """The launches that still need their tensors, and the blocks of the first."""
+    if len(target_shape) != 3:
         raise RuntimeError(
             "only batches of spatial targets supported (3D tensors) but got targets of size: "
-            f"{list(target.shape)}"
+            f"{list(target_shape)}"
         )
-    if self.dim() != 4:
+    if len(shape) != 4:
         raise RuntimeError(
             "only batches of spatial inputs supported (4D tensors), but got input of size: "
-            f"{list(self.shape)}"
+            f"{list(shape)}"
         )
-    if weight is not None and weight.numel() != self.shape[1]:
+    n, classes, height, width = shape
+    if weights is not None and weights[1] != classes:
         raise RuntimeError("weight tensor should be defined either for all or no classes")
-    if (self.shape[0], *self.shape[2:]) != target.shape:
+    if (n, height, width) != target_shape:
         raise RuntimeError(
             "input and target batch or spatial sizes don't match: target "
-            f"{list(target.shape)}, input {list(self.shape)}"
+            f"{list(target_shape)}, input {list(shape)}"
         )
-    check_implemented("nll_loss2d_forward_kernel", self.dtype, FLOATING)
-    check_scalar_type(torch.int64, target.dtype)
-    if weight is not None:
-        check_scalar_type(self.dtype, weight.dtype)
-    for other in (target, weight):
-        if other is not None and other.device != self.device:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but got "
-                f"{self.device} and {other.device}"
-            )
+    check_implemented("nll_loss2d_forward_kernel", dtype, FLOATING)
+    check_scalar_type(torch.int64, target_dtype)
+    if weights is not None:
+        check_scalar_type(dtype, weights[0])
+    pixels = n * height * width
+    blocks = min(-(-pixels // (THREADS * PER_THREAD)), MAX_BLOCKS)
+    add, finish = _unsized(dtype, classes > 0, weights is not None, reduction == MEAN)
+    of_images, *of_pixels = target_strides
+    add_pixels = add.of_blocks(
+        blocks, pixels, Extents.sizes(shape), Extents.strides(strides),
+        Extents.strides((of_images, 0, *of_pixels)), ignore_index,
+    )  # fmt: skip
+    return add_pixels, finish.of_blocks(1, blocks), blocks
+
+
+@planned
+def _unsized(
+    dtype: torch.dtype, has_classes: bool, is_weighted: bool, mean: bool
+) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    """The launches without their sizes."""
+    absent: dict[str, Any] = {} if has_classes else {"self": None}
+    if not (has_classes and is_weighted):
+        absent["weight"] = None
+    name, sizes = ctype(dtype), ("n", "size", "self_stride", "target_stride", "ignore_index")
+    return (
+        UnsizedLaunch(SOURCE, f"nll_loss2d_sum<{name}>", sizes, THREADS, **absent),
+        UnsizedLaunch(SOURCE, f"nll_loss2d_finish<{name}>", ("blocks",), THREADS, mean=mean),
+    )
 
 
 def _check_on_host(target: Tensor, classes: int, ignore_index: int) -> None:

@@ -61,6 +61,7 @@ def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Te
     return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
 
 
+@checks_all
 def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::kthvalue``: the k-th smallest value, from 1; a NaN is larger than all numbers.
 

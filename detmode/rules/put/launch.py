@@ -46,6 +46,7 @@ def put(
     return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size, wraps=True))
 
 
+@checks_all
 def put_integers(
     self: Tensor,
     index: Tensor,
