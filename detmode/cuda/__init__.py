@@ -4,7 +4,12 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 """
 
 from detmode.cuda import host
-from detmode.cuda.accumulator import accumulator_buffers, headroom, sum_to_zeros
+from detmode.cuda.accumulator import (
+    accumulator_buffers,
+    headroom,
+    sum_in_any_order,
+    sum_to_zeros,
+)
 from detmode.cuda.allocation import (
     clone,
     contiguous,
@@ -60,6 +65,7 @@ __all__ = [
     "planned",
     "sources_of",
     "stretch",
+    "sum_in_any_order",
     "sum_to_zeros",
     "unavailable",
 ]

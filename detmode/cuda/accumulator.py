@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from detmode.cuda.allocation import new_zeros
+from detmode.cuda.allocation import new_zeros, stretch
 from detmode.cuda.launch import ctype, launch
 from detmode.cuda.source import Source
 
-__all__ = ["accumulator_buffers", "headroom", "sum_to_zeros"]
+__all__ = ["accumulator_buffers", "headroom", "sum_in_any_order", "sum_to_zeros"]
 
 _MAX_HEADROOM = 36
 
@@ -49,7 +52,8 @@ def _buffers(like: Tensor, destinations: int) -> tuple[Tensor, Tensor]:
     n, words = destinations * components, destinations * components * limbs
     # One allocation, so one fill: the sums, then the keys.
     scratch = new_zeros(like, (words + (n + 1) // 2,), torch.int64)
-    return scratch[words:].view(torch.int32)[:n], scratch[:words]
+    keys = stretch(scratch, words, (n + 1) // 2).view(torch.int32)
+    return stretch(keys, 0, n), stretch(scratch, 0, words)
 
 
 def sum_to_zeros(
@@ -72,8 +76,26 @@ def sum_to_zeros(
         arguments: the kernel's other arguments.
     """
     n, bits = result.numel(), headroom(addends)
-    keys, sums = _buffers(result, n)
-    for totals in (None, sums):
-        launch(source, entry, threads, keys=keys, sums=totals, headroom=bits, **arguments)
-    finish = f"finish_sums<{ctype(result.dtype)}>"
-    launch(source, finish, n, keys=keys, sums=sums, result=result, n=n, headroom=bits)
+    add = partial(launch, source, entry, threads, headroom=bits, **arguments)
+    finish = partial(launch, source, f"finish_sums<{ctype(result.dtype)}>", n, n=n, headroom=bits)
+    sum_in_any_order(result, partial(add, sums=None), add, finish)
+
+
+def sum_in_any_order(
+    result: Tensor,
+    observe: Callable[..., None],
+    add: Callable[..., None],
+    finish: Callable[..., None],
+) -> None:
+    """Do as `sum_to_zeros`, by launches that are planned.
+
+    Args:
+        result: contiguous.
+        observe: launches the kernel without sums; called with ``keys``.
+        add: launches the kernel; called with ``keys`` and ``sums``.
+        finish: launches ``finish_sums``; called with these and ``result``.
+    """
+    keys, sums = _buffers(result, result.numel())
+    observe(keys=keys)
+    add(keys=keys, sums=sums)
+    finish(keys=keys, sums=sums, result=result)

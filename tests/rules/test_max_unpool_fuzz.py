@@ -36,7 +36,7 @@ def run(call: Call, where: str = "") -> Tensor:
     """The launcher, or the composition for the CPU."""
     dims = len(call[2])
     more = ([1] * dims, [0] * dims) if dims == 3 else ()
-    return getattr(launch, f"max_unpool{where}")(*call, *more)
+    return getattr(launch, f"max_unpool{where or f'{dims}d'}")(*call, *more)
 
 
 def assert_is_unpooled(got: Tensor, input: Tensor, indices: Tensor, output_size: list[int]) -> None:

@@ -1,14 +1,14 @@
-"""Launches the backward kernels that all operators of grid sampling share."""
+"""Plans the launches of the backward kernels that all operators of grid sampling share."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple, TypeAlias
 
-from torch import Tensor
+import torch
 
-from detmode.cuda import Source, ctype, launch_blocks, new_empty, new_zeros, sum_to_zeros
-from detmode.cuda.rows.extents import Extents
+from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, headroom, planned
 from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -39,89 +39,103 @@ SOURCE = Source(
 )
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """A call of the forward operator.
+class Sampling(NamedTuple):
+    """How the forward operator samples.
 
     Args:
-        input: (N, C, H, W) or (N, C, D, H, W).
-        grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
         interpolation: a key of :data:`TAPS`.
         padding: 0 for zeros, 1 for the border, 2 for reflection.
         align_corners: whether -1 and 1 are the centres of the outermost pixels, or their edges.
     """
 
-    input: Tensor
-    grid: Tensor
     interpolation: int
     padding: int
     align_corners: bool
 
-    @property
-    def samples(self) -> int:
-        """Positions in the output of one image."""
-        return self.grid.shape[1:-1].numel()
 
-    def kind(self) -> str:
-        """The template arguments of a kernel."""
-        taps = TAPS[self.interpolation]
-        return f"<{ctype(self.input.dtype)}, {self.grid.shape[-1]}, {taps}>"
-
-    def arguments(self, grad_output: Tensor) -> dict[str, Any]:
-        """The arguments of both kernels. The coordinates are the grid's channels."""
-        n, *grid_strides, of_coordinates = self.grid.stride()
-        return {
-            "grad_output": grad_output,
-            "grid": self.grid,
-            "input_size": Extents.sizes(self.input.shape),
-            "output_size": Extents.sizes(grad_output.shape),
-            "grad_stride": Extents.strides(grad_output.stride()),
-            "grid_stride": Extents.strides((n, of_coordinates, *grid_strides)),
-            "padding": self.padding,
-            "align_corners": self.align_corners,
-        }
+Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The shape of a tensor, and its strides."""
 
 
-def grad_input(call: Sampling, grad_output: Tensor) -> Tensor:
-    """The gradient of the input, contiguous.
+class Plan(NamedTuple):
+    """The launches that still need their tensors.
 
     Args:
-        call: the arguments of the sampling.
-        grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
+        observe: of the addends of the input's gradient.
+        add: likewise.
+        finish: of their sums.
+        gather: of the grid's gradient; None where it is zero: for nearest, and without channels.
     """
-    input, grid = call.input, call.grid
-    result = new_empty(input, input.shape)
-    n, channels = input.shape[:2]
-    per_thread = min(max(grad_output.numel() // MANY, 1), MOST_CHANNELS)
+
+    observe: Launch
+    add: Launch
+    finish: Launch
+    gather: Launch | None
+
+
+def plan(how: Sampling, dtype: torch.dtype, input: Layout, grid: Layout, grad: Layout) -> Plan:
+    """Plan the gradients of an input and a grid.
+
+    Args:
+        how: the input is sampled.
+        dtype: of all tensors.
+        input: (N, C, H, W) or (N, C, D, H, W).
+        grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
+        grad: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
+    """
+    (n, channels, *_), dims = input[0], grid[0][-1]
+    samples, taps, numel = prod(grid[0][1:-1]), TAPS[how.interpolation], prod(grad[0])
+    per_thread = min(max(numel // MANY, 1), MOST_CHANNELS)
     groups = -(-channels // per_thread)
-    sum_to_zeros(
-        SOURCE, f"grid_sampler_scatter{call.kind()}", n * groups * call.samples,
-        result=result, addends=call.samples * TAPS[call.interpolation] ** grid.shape[-1],
-        groups=groups, per_thread=per_thread, **call.arguments(grad_output),
+    threads, elements, bits = n * groups * samples, prod(input[0]), headroom(samples * taps**dims)
+    of_image, *of_places, of_coordinates = grid[1]
+    # The coordinates are the grid's channels.
+    grid_stride = _extents((of_image, of_coordinates, *of_places), 0)
+    extents = _extents(input[0], 1), _extents(grad[0], 1), _extents(grad[1], 0), grid_stride
+    observe, add, finish = _scattering(how, dtype, dims)
+    gather = None
+    if how.interpolation != NEAREST and numel:
+        runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
+        blocks = min(-(-n * samples * runs // THREADS), 2**16)
+        strides, run = _extents(input[1], 0), -(-channels // runs)
+        gather = _gathering(how, dtype, dims, runs).of_blocks(blocks, run, *extents, strides)
+    return Plan(
+        observe.of_threads(threads, groups, per_thread, *extents, bits),
+        add.of_threads(threads, groups, per_thread, *extents, bits),
+        finish.of_threads(elements, elements, bits),
+        gather,
+    )
+
+
+def _extents(numbers: Sequence[int], absent: int) -> tuple[int, ...]:
+    """Sizes or strides as the kernels' ``extents`` has them; of images the depth is absent."""
+    n, channels, *others = numbers
+    return (n, channels, *others) if len(others) == 3 else (n, channels, absent, *others)
+
+
+_EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride")
+
+
+@planned
+def _scattering(
+    how: Sampling, dtype: torch.dtype, dims: int
+) -> tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]:
+    """The launches of the input's gradient without their sizes."""
+    entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
+    open = ("groups", "per_thread", *_EXTENTS, "headroom")
+    fixed = {"padding": how.padding, "align_corners": how.align_corners}
+    return (
+        UnsizedLaunch(SOURCE, entry, open, sums=None, **fixed),
+        UnsizedLaunch(SOURCE, entry, open, **fixed),
+        UnsizedLaunch(SOURCE, f"finish_sums<{ctype(dtype)}>", ("n", "headroom")),
+    )
+
+
+@planned
+def _gathering(how: Sampling, dtype: torch.dtype, dims: int, runs: int) -> UnsizedLaunch:
+    """The launch of the grid's gradient without its sizes."""
+    entry = f"grid_sampler_grad_grid<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
+    return UnsizedLaunch(
+        SOURCE, entry, ("run", *_EXTENTS, "input_stride"), (THREADS // runs, runs),
+        padding=how.padding, align_corners=how.align_corners,
     )  # fmt: skip
-    return result
-
-
-def grad_grid(call: Sampling, grad_output: Tensor) -> Tensor:
-    """The gradient of the grid, contiguous; zeros for nearest, and without channels.
-
-    Args:
-        call: the arguments of the sampling.
-        grad_output: as for :func:`grad_input`.
-    """
-    input, grid = call.input, call.grid
-    if call.interpolation == NEAREST or grad_output.numel() == 0:
-        return new_zeros(grid, grid.shape)
-    result = new_empty(grid, grid.shape)
-    n, channels = input.shape[:2]
-    samples = n * call.samples
-    runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1
-    launch_blocks(
-        SOURCE,
-        f"grid_sampler_grad_grid{call.kind()}",
-        min(-(-samples * runs // THREADS), 2**16),
-        (THREADS // runs, runs),
-        input=input, grad_grid=result, run=-(-channels // runs),
-        input_stride=Extents.strides(input.stride()), **call.arguments(grad_output),
-    )  # fmt: skip
-    return result

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.rules.grid_sampler.gradients import BILINEAR, TAPS, Sampling, grad_grid, grad_input
-from detmode.table.conditions import FLOATING
+from detmode.cuda import new_empty, new_zeros, planned, sum_in_any_order
+from detmode.cuda.checks import check_devices, checks_all
+from detmode.rules.grid_sampler.checks import check
+from detmode.rules.grid_sampler.gradients import BILINEAR, Layout, Plan, Sampling, plan
 
 ZEROS = 0
-PADDINGS = range(3)
 
 
 @checks_all
@@ -44,8 +45,9 @@ def grid_sampler_2d_backward(
         ValueError: a ``grad_output`` of another shape than the forward operator's output.
         NotImplementedError: a dtype that is not floating point.
     """
-    call = Sampling(input, grid, interpolation_mode, padding_mode, align_corners)
-    return _backward("grid_sampler_2d_backward_cuda", 2, call, grad_output, output_mask)
+    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    name = "grid_sampler_2d_backward_cuda"
+    return _backward(name, 2, how, input, grid, grad_output, output_mask)
 
 
 # Whether it has mode 2 depends on PyTorch's version: its shape function is asked.
@@ -75,8 +77,9 @@ def grid_sampler_3d_backward(
     Raises:
         Exception: as :func:`grid_sampler_2d_backward`.
     """
-    call = Sampling(input, grid, interpolation_mode, padding_mode, align_corners)
-    return _backward("grid_sampler_3d_backward_cuda", 3, call, grad_output, output_mask)
+    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    name = "grid_sampler_3d_backward_cuda"
+    return _backward(name, 3, how, input, grid, grad_output, output_mask)
 
 
 @checks_all
@@ -98,53 +101,50 @@ def cudnn_grid_sampler_backward(
     """
     if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
-    name, call = "cudnn_grid_sampler_backward", Sampling(self, grid, BILINEAR, ZEROS, True)
-    of_input, of_grid = _backward(name, 2, call, grad_output, (True, True))
+    name, how = "cudnn_grid_sampler_backward", Sampling(BILINEAR, ZEROS, True)
+    of_input, of_grid = _backward(name, 2, how, self, grid, grad_output, (True, True))
     assert of_input is not None
     return of_input, of_grid
 
 
 def _backward(
-    name: str, dims: int, call: Sampling, grad_output: Tensor, output_mask: Sequence[bool]
+    name: str,
+    dims: int,
+    how: Sampling,
+    input: Tensor,
+    grid: Tensor,
+    grad_output: Tensor,
+    output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor]:
-    _check(name, dims, call, grad_output)
+    check_devices(name, input, grid, grad_output)
+    launches = _plan(
+        name, dims, how, (input.dtype, grid.dtype, grad_output.dtype),
+        (input.shape, input.stride()), (grid.shape, grid.stride()),
+        (grad_output.shape, grad_output.stride()),
+    )  # fmt: skip
     asks_for_input, _ = output_mask
-    of_input = grad_input(call, grad_output) if asks_for_input else None
-    return of_input, grad_grid(call, grad_output)
+    of_input = None
+    given = {"grad_output": grad_output, "grid": grid}
+    if asks_for_input:
+        of_input = new_empty(input, input.shape)
+        observe, add = (partial(each, **given) for each in launches[:2])
+        sum_in_any_order(of_input, observe, add, launches.finish)
+    if launches.gather is None:
+        return of_input, new_zeros(grid, grid.shape)
+    of_grid = new_empty(grid, grid.shape)
+    launches.gather(input=input, grad_grid=of_grid, **given)
+    return of_input, of_grid
 
 
-def _check(name: str, dims: int, call: Sampling, grad_output: Tensor) -> None:
-    input, grid = call.input, call.grid
-    sizes = f"input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
-    if not input.device == grid.device == grad_output.device:
-        raise RuntimeError(
-            f"grid_sampler(): expected all tensors to be on the same device, but input is on "
-            f"{input.device}, grid on {grid.device} and grad_output on {grad_output.device}"
-        )
-    if not input.dim() == grid.dim() == dims + 2:
-        raise RuntimeError(
-            f"grid_sampler(): expected {dims + 2}D input and grid with same number of dimensions, "
-            f"but got {sizes}"
-        )
-    if input.shape[0] != grid.shape[0] or grid.shape[-1] != dims:
-        raise RuntimeError(
-            "grid_sampler(): expected grid and input to have same batch size, and grid to have "
-            f"size {dims} in last dimension, but got {sizes}"
-        )
-    if 0 in input.shape[2:]:
-        raise RuntimeError(
-            f"grid_sampler(): expected input to have non-empty spatial dimensions, but got {sizes}"
-        )
-    expected = [*input.shape[:2], *grid.shape[1:-1]]
-    if list(grad_output.shape) != expected:
-        raise ValueError(
-            f"grid_sampler(): expected grad_output to have sizes {expected} but got grad_output "
-            f"with sizes {list(grad_output.shape)}"
-        )
-    if call.interpolation not in TAPS or call.padding not in PADDINGS:
-        raise RuntimeError(
-            "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
-            f"got {call.interpolation} and {call.padding}"
-        )
-    check_implemented(name, input.dtype, FLOATING)
-    check_scalar_type(input.dtype, grid.dtype, grad_output.dtype)
+@planned
+def _plan(
+    name: str,
+    dims: int,
+    how: Sampling,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+    input: Layout,
+    grid: Layout,
+    grad: Layout,
+) -> Plan:
+    check(name, dims, how, dtypes, input[0], grid[0], grad[0])
+    return plan(how, dtypes[0], input, grid, grad)
