@@ -20,14 +20,48 @@ def add_named(out: Tensor, given: Given, values: Tensor) -> None:
     """Add ``values`` to ``out``, duplicates too."""
     rows = broadcast(list(given.values()))
     order, sizes, source_shape, shape = _layout(out.shape, tuple(given), rows)
-    target = out if order is None else out.permute(order)
-    # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
-    source = values if values.shape == source_shape else values.expand(source_shape)
-    if source.numel() == 0:
+    source = _source(out, given, values, source_shape)
+    if source is not None:
+        target = out if order is None else out.permute(order)
+        positions = _positions([*zip(given.values(), sizes)], rows)
+        in_contiguous(target, add_rows, positions, source, shape)
+
+
+def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> None:
+    """Write ``values`` to ``out``, which is contiguous; ``unique``: no place is named twice."""
+    rows = broadcast(list(given.values()))
+    order, sizes, source_shape, shape = _layout(out.shape, tuple(given), rows)
+    if order is None:
+        source = _source(out, given, values, source_shape)
+        if source is not None:
+            positions = _positions([*zip(given.values(), sizes)], rows)
+            assign_rows(out, positions, source, shape, unique=unique)
         return
-    _check_bounds(out, given)
-    positions = _positions([*zip(given.values(), sizes)], rows)
-    in_contiguous(target, add_rows, positions, contiguous(source), shape)
+    # Nothing is copied back where the dimensions in between have positions, too.
+    last = max(given) + 1
+    others = [dim for dim in range(last) if dim not in given]
+    named_shape = (*rows, *(out.shape[dim] for dim in others))
+    tail = out.shape[last:]
+    source = _source(out, given, values, (*named_shape, *tail))
+    if source is not None:
+        found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
+        positions = linearize(found, None, named_shape, wraps=True)
+        shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
+        assign_rows(out, positions, source, shape, unique=unique)
+
+
+def _source(out: Tensor, given: Given, values: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """The values in a shape, contiguous; None for no elements. Raise for an index out of range."""
+    # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
+    source = values if values.shape == shape else values.expand(shape)
+    if source.numel() == 0:
+        return None
+    for dim, index in given.items():
+        size = out.shape[dim]
+        if size == 0:
+            raise IndexError("index is out of bounds for dimension with size 0")
+        check_on_host(index, size, dim, IndexError, wraps=True)
+    return contiguous(source)
 
 
 @planned
@@ -50,44 +84,11 @@ def _layout(
     return order, named, (*head, *rows, *tail), shape
 
 
-def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> None:
-    """Write ``values`` to ``out``, which is contiguous; ``unique``: no place is named twice."""
-    rows = broadcast(list(given.values()))
-    first, last = min(given), max(given) + 1
-    adjacent = last - first == len(given)
-    # Adjacent indices leave their dimensions where they are; others put theirs first.
-    others = [dim for dim in range(last) if dim not in given]
-    between = [out.shape[dim] for dim in others]
-    tail = out.shape[last:]
-    named_shape = (*between, *rows) if adjacent else (*rows, *between)
-    source = contiguous(values.expand((*named_shape, *tail)))
-    if source.numel() == 0:
-        return
-    _check_bounds(out, given)
-    if adjacent:
-        found = [(index, out.shape[dim]) for dim, index in given.items()]
-        positions, size = _positions(found, rows), prod(out.shape[first:last])
-        shape = Rows(prod(between), prod(rows), prod(tail), size, wraps=len(found) == 1)
-    else:
-        found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
-        positions = linearize(found, None, named_shape, wraps=True)
-        shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
-    assign_rows(out, positions, source, shape, unique=unique)
-
-
 def _positions(found: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> Tensor:
     """Positions of the rows. Those of one index are as given: some may count from the end."""
     if len(found) == 1:
         return contiguous(found[0][0])
     return linearize(found, None, rows, wraps=True)
-
-
-def _check_bounds(out: Tensor, given: Given) -> None:
-    for dim, index in given.items():
-        size = out.shape[dim]
-        if size == 0:
-            raise IndexError("index is out of bounds for dimension with size 0")
-        check_on_host(index, size, dim, IndexError, wraps=True)
 
 
 def _spread(given: Given, others: list[int], dim: int, out: Tensor) -> Tensor:
