@@ -206,7 +206,8 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     found = []
     for dtype in (torch.int32, torch.int64):
         keys = [
-            mock.patch.object(module, "key_dtype", lambda _, d=dtype: d) for module in (sort, sums)
+            mock.patch.object(module, "key_dtype", lambda _, d=dtype: d)
+            for module in (assign, sort, sums)
         ]
         with planned_with(*keys):
             found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
@@ -246,7 +247,7 @@ def test_an_index_is_checked_before_rows_are_moved(
     index = torch.tensor([4, position, 0])
     monkeypatch.setattr(assign, "are_few", lambda *shapes: few)
     file = "sort" if not few else "assign" if name == "copy" else "sums"
-    with pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
+    with planned_with(), pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
         SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 

@@ -7,13 +7,17 @@ launches move words of bits and know no dtype.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, UnsizedLaunch, ctype, new_full, planned
+from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, new_full, planned, stretch
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
-from detmode.cuda.rows.sort import sorted_positions
+from detmode.cuda.rows.sort import key_dtype, sorted_positions
 
 WORDS = {
     16: torch.complex128,
@@ -23,6 +27,11 @@ WORDS = {
     1: torch.uint8,
 }
 """By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
+
+_WIDEST = max(WORDS)
+
+Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+"""Moves words, planned by their layout: called with out, index and source."""
 
 SOURCE = Source(
     __file__,
@@ -50,31 +59,53 @@ def assign_rows(
     """
     if shape.addends == 0:
         return
-    by_row = index.numel() == shape.rows
+    by_row, itemsize = index.numel() == shape.rows, out.itemsize
+    # Of both, in bytes: what is seen as words begins at one, in its memory too.
+    begins = source.data_ptr() | out.data_ptr()
+    begins |= (int(source.storage_offset()) | int(out.storage_offset())) * itemsize
+    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST)
+    move(_as_words(out, word), index, _as_words(source, word))
+
+
+@planned
+def _moving(
+    shape: Rows, by_row: bool, unique: bool, itemsize: int, begins: int
+) -> tuple[torch.dtype, Way]:
+    """The dtype of the words that move, and what moves them."""
     named = shape if by_row else flat(shape)
-    word = _word(named.inner, out, source)
-    words, to = (tensor.view(-1).view(word) for tensor in (source, out))
-    n = words.numel()
+    word = _word(named.inner, itemsize, begins)
+    run = named.inner * itemsize // word.itemsize
+    in_words, n = named._replace(inner=run), named.outer * named.rows * run
     unique = unique or named.rows == 1
-    if not unique and by_row and are_few(_in_words(shape, out, word)):
-        moves = _unsized(f"assign_few<{ctype(word)}>")
-        moves.launch(n, n, _in_words(shape, out, word), index=index, source=words, out=to)
-        return
+    scalar = ctype(word)
+    if not unique and by_row and are_few(in_words):
+        return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
     if unique or elects(named):
-        owners = {} if unique else {"owners": _elect(index, shape, by_row)}
-        absent = {"owners": None} if unique else {}
-        moves = _unsized(f"assign_owned<{ctype(word)}>", by_row=by_row, **absent)
-        moves.launch(n, n, _in_words(shape, out, word), index=index, source=words, out=to, **owners)
-        return
-    positions = index if by_row else of_elements(index, shape)
-    keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
-    moves = _unsized(f"assign_sorted<{ctype(word)}, {ctype(keys.dtype)}>")
-    moves.launch(n, n, _in_words(named, out, word), keys=keys, order=order, source=words, out=to)
+        # Without an index for each row, words are elements.
+        in_words = in_words if by_row else shape
+        owned, absent = f"assign_owned<{scalar}>", {"owners": None} if unique else {}
+        launch = _unsized(owned, by_row=by_row, **absent).of_threads(n, n, in_words)
+        return word, partial(_move, launch) if unique else partial(
+            _move_owned, launch, shape, by_row
+        )
+    key = ctype(key_dtype(named.size))
+    launch = _unsized(f"assign_sorted<{scalar}, {key}>").of_threads(n, n, in_words)
+    return word, partial(_move_sorted, launch, shape, named)
 
 
 @planned
 def _unsized(entry: str, **numbers: bool | None) -> UnsizedLaunch:
     return UnsizedLaunch(SOURCE, entry, ("n", "shape"), **numbers)
+
+
+def _move(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
+    launch(index=index, source=source, out=out)
+
+
+def _move_owned(
+    launch: Launch, shape: Rows, by_row: bool, out: Tensor, index: Tensor, source: Tensor
+) -> None:
+    launch(index=index, owners=_elect(index, shape, by_row), source=source, out=out)
 
 
 def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
@@ -87,16 +118,25 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     return owners
 
 
-def _in_words(shape: Rows, out: Tensor, word: torch.dtype) -> Rows:
-    return shape._replace(inner=shape.inner * out.itemsize // word.itemsize)
+def _move_sorted(
+    launch: Launch, shape: Rows, named: Rows, out: Tensor, index: Tensor, source: Tensor
+) -> None:
+    positions = index if named is shape else of_elements(index, shape)
+    keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
+    launch(keys=keys, order=order, source=source, out=out)
 
 
-def _word(run: int, *tensors: Tensor) -> torch.dtype:
-    """The widest word of which ``run`` elements are a whole number, aligned in every tensor."""
-    itemsize = tensors[0].itemsize
-    places = [run * itemsize]
-    for tensor in tensors:
-        places += [tensor.data_ptr(), int(tensor.storage_offset()) * itemsize]
+def _word(run: int, itemsize: int, begins: int) -> torch.dtype:
+    """The widest word that ``run`` elements are made of, and at which they begin."""
     if run == 1:
         return WORDS[itemsize]
-    return next(word for width, word in WORDS.items() if not any(p % width for p in places))
+    odd = run * itemsize | begins
+    return next(word for width, word in WORDS.items() if odd % width == 0)
+
+
+def _as_words(tensor: Tensor, word: torch.dtype) -> Tensor:
+    if tensor.dtype is word:
+        return tensor
+    # A wider word may be longer than the last dimension.
+    flat = tensor if tensor.itemsize == word.itemsize else stretch(tensor, 0, tensor.numel())
+    return flat.view(word)
