@@ -33,9 +33,11 @@ from torch.utils.benchmark import timer
 from detmode import DeterministicMode
 from detmode.cuda import device, host
 from detmode.cuda.rows import interpolation_tables, positions
+from detmode.rules.max_unpool import launch as max_unpool
+from detmode.rules.nll_loss2d import launch as nll_loss2d
 
 GATHER, SUM, NEW = 20.0, 35.0, 10.0
-"""Targets in microseconds: a gather, a sum by index, and what a new shape takes more."""
+"""Targets in microseconds: a gather, a sum or assignment by index, what a new shape takes more."""
 
 aten = torch.ops.aten
 _sizes: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(5))
@@ -103,6 +105,11 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         ),
         GATHER,
     ),
+    "nll_loss2d_forward": (
+        aten.nll_loss2d_forward.default,
+        lambda n: (_zeros(1, 3, 4, n), _index(1, 4, n), None, 1, -100),
+        GATHER,
+    ),
     # So few rows that one launch adds them.
     "index_add": (
         aten.index_add.default,
@@ -127,6 +134,21 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
     "embedding_dense_backward": (
         aten.embedding_dense_backward.default,
         lambda n: (_zeros(4, 5), _index(4), n, -1, False),
+        SUM,
+    ),
+    "index_put": (
+        aten.index_put.default,
+        lambda n: (_zeros(n, 2), [_index(4)], _zeros(4, 2)),
+        SUM,
+    ),
+    "index_copy": (
+        aten.index_copy.default,
+        lambda n: (_zeros(n, 2), 0, _index(4), _zeros(4, 2)),
+        SUM,
+    ),
+    "max_unpool2d": (
+        aten.max_unpool2d.default,
+        lambda n: (_zeros(1, 1, 1, n), _index(1, 1, 1, n), [2, 2 * n]),
         SUM,
     ),
     # More of them are sorted, reduced in pieces, and then the carries.
@@ -156,6 +178,14 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(4, 2), [_index(64 + n)], _zeros(64 + n, 2), True),
         SUM,
     ),
+    "grid_sampler_2d_backward": (
+        aten.grid_sampler_2d_backward.default,
+        lambda n: (
+            *(_zeros(1, 1, 2, n), _zeros(1, 1, 4, 4), _zeros(1, 2, n, 2)),
+            *(0, 0, False, [True, True]),
+        ),
+        SUM,
+    ),
 }
 
 
@@ -181,6 +211,8 @@ def without_launches() -> Iterator[None]:
         mock.patch.object(torch.cuda, "is_current_stream_capturing", bool),
         mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
+        mock.patch.object(max_unpool, "out_of_range", _nothing),
+        mock.patch.object(nll_loss2d, "_check_on_host", _nothing),
         mock.patch("detmode.cuda.allocation._poison", lambda tensor: tensor),
     ):
         yield

@@ -73,10 +73,11 @@ def _moving(
 ) -> tuple[torch.dtype, Way]:
     """The dtype of the words that move, and what moves them."""
     named = shape if by_row else flat(shape)
-    word = _word(named.inner, itemsize, begins)
-    run = named.inner * itemsize // word.itemsize
-    in_words, n = named._replace(inner=run), named.outer * named.rows * run
-    unique = unique or named.rows == 1
+    outer, rows, inner, size, wraps = named
+    word = _word(inner, itemsize, begins)
+    run = inner * itemsize // word.itemsize
+    in_words, n = Rows(outer, rows, run, size, wraps), outer * rows * run
+    unique = unique or rows == 1
     scalar = ctype(word)
     if not unique and by_row and are_few(in_words):
         return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
@@ -88,7 +89,7 @@ def _moving(
         return word, partial(_move, launch) if unique else partial(
             _move_owned, launch, shape, by_row
         )
-    key = ctype(key_dtype(named.size))
+    key = ctype(key_dtype(size))
     launch = _unsized(f"assign_sorted<{scalar}, {key}>").of_threads(n, n, in_words)
     return word, partial(_move_sorted, launch, shape, named)
 

@@ -40,7 +40,7 @@ SOURCE = Source(
 
 
 class Sampling(NamedTuple):
-    """How the forward operator samples.
+    """The arguments that say where the forward operator samples.
 
     Args:
         interpolation: a key of :data:`TAPS`.
