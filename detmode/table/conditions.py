@@ -171,10 +171,17 @@ def on(*device_types: str) -> Condition:
 
 def _of_tensors(holds: Callable[..., bool], *names: str) -> Condition:
     """Return the condition that all arguments ``names`` are tensors and that ``holds`` of them."""
+    first, *others = names
 
     def hold(call: Call) -> bool:
-        tensors = [call.arguments.get(name) for name in names]
-        return all(isinstance(tensor, torch.Tensor) for tensor in tensors) and holds(*tensors)
+        tensor = call.arguments.get(first)
+        if not isinstance(tensor, torch.Tensor):
+            return False
+        # Of one tensor, which is the rule, no list is made.
+        if not others:
+            return holds(tensor)
+        more = [call.arguments.get(name) for name in others]
+        return all(isinstance(each, torch.Tensor) for each in more) and holds(tensor, *more)
 
     return _unnamed(hold, names)
 

@@ -77,8 +77,6 @@ def _plan(
     divisor_override: int | None,
 ) -> Launch:
     """The launch that still needs its tensors."""
-    check_scalar_type(dtype, out_dtype)
-    check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
     windows, kernel, strides, pads, inside, most = _windows(
         kernel_size, stride, padding, divisor_override
     )
@@ -101,25 +99,29 @@ def _plan(
             for size, out, window, step, pad in zip(volume, out_volume, kernel, strides, pads)
         )
     divisor = divisor_override or (inside if alike else 0)
-    planes, positions = math.prod(shape[:-3]), math.prod(volume)
+    t, h, w = volume
+    planes, positions = math.prod(shape[:-3]), t * h * w
     numel = planes * positions
     per_thread = PER_THREAD if numel >= MANY and planes >= PER_THREAD else 1
     index = index_ctype(math.prod(out_shape), numel, most)
     threads = -(-planes // per_thread) * positions
-    launch = _unsized(dtype, per_thread, index, windows, count_include_pad, divisor)
+    launch = _unsized(dtype, out_dtype, per_thread, index, windows, count_include_pad, divisor)
     return launch.of_threads(threads, pooled_shape(threads, planes, 1, volume, out_volume, 1))
 
 
 @planned
 def _unsized(
     dtype: torch.dtype,
+    out_dtype: torch.dtype,
     per_thread: int,
     index: str,
     windows: Windows,
     count_include_pad: bool,
     divisor: int,
 ) -> UnsizedLaunch:
-    """The launch without its shape."""
+    """The launch without its shape; raise for dtypes that ATen's kernel does not take."""
+    check_scalar_type(dtype, out_dtype)
+    check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
     return unsized(
         SOURCE, KERNEL, dtype, per_thread, index, ("shape",), windows,
         count_include_pad=count_include_pad, shared_divisor=divisor,
