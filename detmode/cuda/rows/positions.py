@@ -15,32 +15,32 @@ from detmode.cuda.rows.source import SOURCE
 
 def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:
     """By dimension the indices as int64 on the device of ``self``; a mask is one for each."""
-    found: list[Tensor | None] = []
-    device = self.device
+    found: dict[int, Tensor] = {}
+    dim, device = 0, self.device
     for index in indices:
         if index is None:
-            found.append(None)
+            dim += 1
         elif index.dtype in (torch.int64, torch.int32):
             if index.device != device:
                 index = index.to(device)
-            found.append(index if index.dtype is torch.int64 else contiguous(index, torch.int64))
+            found[dim] = contiguous(index, torch.int64) if index.dtype is torch.int32 else index
+            dim += 1
         elif index.dtype in (torch.bool, torch.uint8):
-            dims = range(len(found), len(found) + index.dim())
-            for size, dim in zip(index.shape, dims):
-                if dim >= self.dim() or size != self.shape[dim]:
+            for place, size in enumerate(index.shape, dim):
+                if place >= self.dim() or size != self.shape[place]:
                     raise IndexError(
-                        f"The shape of the mask {list(index.shape)} at index {dim - len(found)} "
-                        f"does not match the shape of the indexed tensor {list(self.shape)} at "
-                        f"index {dim}"
+                        f"The shape of the mask {list(index.shape)} at index {place - dim} does "
+                        f"not match the shape of the indexed tensor {list(self.shape)} at index "
+                        f"{place}"
                     )
-            found += index.to(device).nonzero().unbind(1)
+            for part in index.to(device).nonzero().unbind(1):
+                found[dim] = part
+                dim += 1
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
-    if len(found) > self.dim():
-        raise IndexError(
-            f"too many indices for tensor of dimension {self.dim()} (got {len(found)})"
-        )
-    return {dim: index for dim, index in enumerate(found) if index is not None}
+    if dim > self.dim():
+        raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {dim})")
+    return found
 
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
