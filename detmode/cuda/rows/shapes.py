@@ -136,7 +136,7 @@ def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
     Sums of such rows have the bits of others.
     """
     run = shape.inner * dtype.itemsize
-    return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED and not are_few(shape)
+    return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED
 
 
 def elects(shape: Rows) -> bool:

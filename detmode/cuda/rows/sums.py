@@ -109,12 +109,13 @@ def _sums(
     """
     named = shape if by_row else flat(shape)
     if sorts_rows(named, dtype):
+        few = are_few(named)
         # Reading several columns at once needs aligned rows, and does not change the bits.
-        wide = offsets == (0, 0) and not mean and are_wide(named, dtype)
+        wide = not few and offsets == (0, 0) and not mean and are_wide(named, dtype)
         width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
         if not wide and (offsets[0] % 8 or named.inner % width):
             width = 1
-        return _by_rows(_summed(dtype, width, wide), shape, named, include_self, mean, scale)
+        return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
     components, words = parts_of(dtype)
     launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, mean, scale)
     n, bits = shape.destinations, (shape.rows + 1).bit_length()
@@ -134,7 +135,7 @@ def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool)
     words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(dtype)}>", 1, words, wide=False)
     named = shape if by_row else flat(shape)
-    return _by_rows(row, shape, named, include_self, mean=False, scale=None)
+    return _by_rows(row, shape, named, are_few(named), include_self, mean=False, scale=None)
 
 
 _Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
@@ -224,16 +225,20 @@ def _by_rows(
     row: _Row,
     shape: Rows,
     named: Rows,
+    few: bool,
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
 ) -> Way:
-    """Plan the reduction of rows; ``named`` is their layout in which each has an index."""
-    if not are_few(named):
+    """Plan the reduction of rows: at once where they are ``few``, otherwise sorted.
+
+    ``named`` is their layout in which each has an index.
+    """
+    if not few:
         launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
         return partial(_reduce_sorted, launches, row, shape, named)
-    few = _few(row.name, row.width, named is shape, include_self, mean, scale)
-    return partial(_reduce_few, few.of_threads(named.addends // row.width, shape))
+    launch = _few(row.name, row.width, named is shape, include_self, mean, scale)
+    return partial(_reduce_few, launch.of_threads(named.addends // row.width, shape))
 
 
 def _reduce_few(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
