@@ -259,6 +259,7 @@ class UnsizedLaunch:
                 raise ValueError(f"{signature.where}: a launch cannot name {name!r}, rename it")
         make = _functions(tuple(pointers), frozenset(absent), len(open))
         self.of_threads, self.of_blocks, self.launch, self.launch_blocks = make(
+            signature.where,
             (source, entry, threads, shared),
             _grid_for if threads == _BLOCK else self._refuse_threads,
             signature.packer(open, numbers),
@@ -274,7 +275,7 @@ class UnsizedLaunch:
 
 # No pointer's name begins with an underscore.
 _TEXT = """
-def make(_what, _grid_for, _pack):
+def make(_where, _what, _grid_for, _pack):
     def _put(_grid, _words, {given}):
         try:
             _index = _device_of({first})
@@ -302,6 +303,9 @@ def make(_what, _grid_for, _pack):
     def launch_blocks(_grid{open}, /, *, {given}):
         _put(_checked_grid("launch_blocks", _grid), {words}, {given})
 
+    for each in (_later, of_threads, of_blocks, launch, launch_blocks):
+        # Of whom Python's errors speak.
+        each.__qualname__ = _where
     return of_threads, of_blocks, launch, launch_blocks
 """
 _partial = functools.partial
