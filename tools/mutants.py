@@ -247,13 +247,18 @@ KERNELS = (
     *_of(
         _INCLUDE + "interpolation_small.cuh",
         _FUZZ("upsample"),
-        ("  __syncthreads();", "  __syncwarp();"),
+        ("__syncthreads();  // for the tables", "__syncwarp();"),
+        ("__syncthreads();  // for the ranges", "__syncwarp();"),
+        ("__syncthreads();  // for the weights", "__syncwarp();"),
+        ("positions - first,", "positions,"),
+        ("most(high_of(a)[count[a] - 1]", "most(high_of(a)[0]"),
     ),
     *_of(
         "detmode/cuda/rows/interpolation.py",
         "tests/rules/test_upsample_fuzz.py -k few",
         ("numel < MANY and reads <= MAX_READS and", "numel < MANY and"),
         ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
+        ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
     ),
     *_of(
         "detmode/cuda/rows/interpolation_tables.py",

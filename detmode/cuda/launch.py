@@ -97,6 +97,11 @@ def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, in
 def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int]:
     if type(grid) is int and 0 <= grid < 2**31:
         return grid, 1, 1
+    # What launchers give, which is looked at sooner than in general.
+    if type(grid) is tuple and len(grid) == 3:
+        x, y, z = grid
+        if 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535:
+            return grid
     x, y, z = blocks = _triple(caller, "grid", grid)
     if x >= 2**31 or y > 65535 or z > 65535:
         raise ValueError(

@@ -85,10 +85,11 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
-    # Tables in global or in shared memory; one group of rows a block, or one after the other;
-    # several channels or rows a thread, or one.
+    # Tables in global or in shared memory, or for strips of rows; one group of rows a block, or one
+    # after the other; several channels or rows a thread, or one.
     limits = {
         "SHARED": data.draw(st.sampled_from([0, gather.SHARED]), label="shared"),
+        "LONG": data.draw(st.sampled_from([1, gather.LONG]), label="long"),
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
     }
@@ -111,7 +112,7 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
-        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0)),
+        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0)),
         mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
@@ -137,14 +138,22 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         entries.clear()
         result = backward(grad, out, [1, channels, *size], False)
         found = [*entries]
-        with planned_with(mock.patch.object(gather, "SHARED", 0)):
+        with planned_with(mock.patch.multiple(gather, SHARED=0, STRIP=0)):
             assert torch.equal(result, backward(grad, out, [1, channels, *size], False))
         return found
 
     tabled = ["upsample_tables", "upsample_gather_rows"]
     # 2,047 of 2,048 elements of tables, and 2,050; elements of grad_input below MANY, and MANY.
     assert launches(1, [4, 250], [8, 505]) == ["upsample_small"]
-    assert launches(1, [4, 250], [8, 506]) == tabled
+    assert launches(1, [4, 250], [8, 506]) == ["upsample_strips"]
+    # Strips of rows that are long enough, and of a scale of which 256 positions have 32 KiB; two
+    # rows, and nearly 65,535 elements.
+    assert launches(1, [250, 4], [506, 8]) == tabled
+    assert launches(1, [1, 5000], [1, 41000]) == ["upsample_strips"]
+    assert launches(1, [1, 5000], [1, 55000]) == tabled
+    assert launches(2, [1, 1000], [2, 2000]) == ["upsample_strips"]
+    assert launches(64, [1, 1023], [1, 2046]) == ["upsample_strips"]
+    assert launches(64, [1, 1024], [1, 2048]) == tabled
     assert launches((1 << 12) - 1, [4, 4], [8, 8]) == ["upsample_small"]
     assert launches(1 << 12, [4, 4], [8, 8]) == tabled
     # Of each element 4 * 16 reads, and 5 * 16.
@@ -159,6 +168,7 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     """
     monkeypatch.setattr(tables, "_tables", {})
     monkeypatch.setattr(gather, "SHARED", 0)
+    monkeypatch.setattr(gather, "STRIP", 0)
     written: list[tuple[int, ...]] = []
     launched = host.launch_blocks
 

@@ -46,18 +46,13 @@ static __device__ __forceinline__ opmath_t center_of(int64_t o) {
   return add_rn(static_cast<opmath_t>(o), static_cast<opmath_t>(0.5));
 }
 
-// Does thread `t`'s part of a dimension: the taps of output position t, or the range of input
-// position t - out. `interpolation` tells, of an output position, the first and the last input
+// The first and the last output position that read input position i; the last is before the first
+// where none does. `interpolation` tells, of an output position, the first and the last input
 // position it reads (`span`, both clamped), and its taps (`weigh`, which returns `first`).
 template <typename interpolation, typename opmath_t>
-static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t, opmath_t* table) {
-  int32_t* positions = reinterpret_cast<int32_t*>(table + resize.out * resize.taps);
+static __device__ void find_readers(const Resize<opmath_t>& resize, int64_t i, int32_t& low,
+                                    int32_t& high) {
   int64_t begin, end;
-  if (t < resize.out) {
-    positions[t] = static_cast<int32_t>(interpolation::weigh(resize, t, table + t * resize.taps));
-    return;
-  }
-  int64_t i = t - resize.out;
   // `begin` and `end` do not decrease with o, whatever the rounding: bisection finds the exact
   // range.
   auto first_from = [&](int64_t low, bool behind) {
@@ -72,24 +67,43 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
     }
     return low;
   };
-  int64_t low = first_from(0, false);
-  int64_t beyond = first_from(low, true);
-  positions[t] = static_cast<int32_t>(low);
-  positions[t + resize.in] = static_cast<int32_t>(beyond - 1);
+  int64_t first = first_from(0, false);
+  low = static_cast<int32_t>(first);
+  high = static_cast<int32_t>(first_from(first, true) - 1);
 }
+
+// Does thread `t`'s part of a dimension: the taps of output position t, or the range of input
+// position t - out.
+template <typename interpolation, typename opmath_t>
+static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t, opmath_t* table) {
+  int32_t* positions = reinterpret_cast<int32_t*>(table + resize.out * resize.taps);
+  if (t < resize.out) {
+    positions[t] = static_cast<int32_t>(interpolation::weigh(resize, t, table + t * resize.taps));
+  } else {
+    find_readers<interpolation>(resize, t - resize.out, positions[t], positions[t + resize.in]);
+  }
+}
+
+// The dimensions of `axes`, as `write_position` takes them.
+template <typename opmath_t>
+struct Resizes {
+  Resize<opmath_t> of[3];
+  __device__ __forceinline__ Resizes(const tabled_axes& axes, bool align_corners)
+      : of{{axes.a_size, axes.a_out, axes.a_taps, axes.a_table, static_cast<opmath_t>(axes.a_scale),
+            align_corners},
+           {axes.b_size, axes.b_out, axes.b_taps, axes.b_table, static_cast<opmath_t>(axes.b_scale),
+            align_corners},
+           {axes.c_size, axes.c_out, axes.c_taps, axes.c_table, static_cast<opmath_t>(axes.c_scale),
+            align_corners}} {}
+};
 
 // Several dimensions, in any order: thread `first` of `threads` has every `threads`th position.
 template <typename interpolation, typename opmath_t>
 static __device__ __forceinline__ void write_tables(opmath_t* tables, const tabled_axes& axes,
                                                     bool align_corners, int64_t first,
                                                     int64_t threads) {
-  auto resize_of = [&](int64_t size, int64_t out, int64_t taps, int64_t table, double scale) {
-    return Resize<opmath_t>{size, out, taps, table, static_cast<opmath_t>(scale), align_corners};
-  };
-  const Resize<opmath_t> dimensions[3] = {
-      resize_of(axes.a_size, axes.a_out, axes.a_taps, axes.a_table, axes.a_scale),
-      resize_of(axes.b_size, axes.b_out, axes.b_taps, axes.b_table, axes.b_scale),
-      resize_of(axes.c_size, axes.c_out, axes.c_taps, axes.c_table, axes.c_scale)};
+  const Resizes<opmath_t> resizes(axes, align_corners);
+  const Resize<opmath_t>(&dimensions)[3] = resizes.of;
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
   for (int64_t t = first; t < n; t += threads) {

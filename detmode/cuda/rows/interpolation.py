@@ -35,10 +35,14 @@ MANY = 1 << 16
 # With fewer elements than MANY, and at most so many bytes of tables, each block has its own tables
 # in shared memory. All is one launch then, and sizes that were never met cost the host no other.
 SHARED = 1 << 13
+# The same of rows whose tables are longer: a block has those of a strip, in so many bytes.
+STRIP = 1 << 15
 # Threads from which each serves several channels or rows: with fewer, more threads are worth more.
 SEVERAL = 1 << 16
 # The threads of a block, and the largest grid along y.
 BLOCK, MAX_GROUPS = 256, 65535
+# The shortest rows of which a block takes a strip.
+LONG = BLOCK // 2
 
 
 def gather_backward(
@@ -142,10 +146,17 @@ def _plan(
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
     numel = math.prod(input_size)
-    if numel < MANY and reads <= MAX_READS and length * opmath.itemsize <= SHARED:
-        small = _small(interpolation, dtype, len(axes), align_corners)
+    if numel < MANY and reads <= MAX_READS:
         _, tabled = _tabled(reversed(axes))
-        return small.of_threads(numel, outer, inner, tabled)
+        if length * opmath.itemsize <= SHARED:
+            small = _small(interpolation, dtype, len(axes), align_corners)
+            return small.of_threads(numel, outer, inner, tabled)
+        width = sizes[-1]
+        rows = numel // width
+        fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
+        if fits and _strip_bytes(axes, opmath) <= STRIP:
+            strips = _strips(interpolation, dtype, len(axes), align_corners)
+            return strips.of_blocks((-(-width // BLOCK), rows, 1), tabled)
     write = None
     known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, axes)
     if known is not None:
@@ -182,21 +193,42 @@ def _axes(
     ``given`` has the input size, the output size and the scale of each.
     """
     axes: list[Axis] = []
-    length, reads = 0, 1
+    length, reads, word = 0, 1, dtype.itemsize // 4
     for size, out, scale in given:
         if size >= 1 << 31 or out >= 1 << 31:
             raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
         ratio = ratio_of(size, out, align_corners, scale)
         taps = interpolation.taps(size, ratio)
         axes.append((size, out, taps, length, ratio))
-        length += _length(size, out, taps, dtype)
+        length += _length(size, out, taps, word)
         reads *= -(-out * taps // size)
     return axes, length, reads
 
 
-def _length(size: int, out: int, taps: int, dtype: torch.dtype) -> int:
-    """The elements of an axis' table, which has 32-bit positions behind the weights."""
-    return out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
+def _length(size: int, out: int, taps: int, word: int) -> int:
+    """The elements of an axis' table, which has 32-bit positions behind the weights.
+
+    ``word``: those that an element has room for.
+    """
+    return out * taps - (-(out + 2 * size) // word)
+
+
+def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
+    """The most bytes that a block of ``upsample_strips`` needs."""
+    # Of the last dimension each thread has a position, of the others all have the same.
+    total, n, width = 8.0 * (BLOCK + 2), BLOCK, dtype.itemsize
+    for size, out, taps, _, ratio in reversed(axes):
+        readers: float = out
+        if ratio > 0:
+            # One reads less than `taps` positions to each side of its own. Those behind the input
+            # may read its last.
+            behind = out - (size - 1) / ratio
+            near = (n + 2 * taps) / ratio + (behind if behind > 0 else 0) + 3
+            if near < out:
+                readers = near
+        total += (readers + 1) * (taps * width + 4)
+        n = 1
+    return total
 
 
 def _kept(
@@ -217,7 +249,7 @@ def _kept(
         key = size, out, ratio
         axis = known.get(key) or new.get(key)
         if axis is None:
-            start = kept.take(_length(size, out, taps, dtype))
+            start = kept.take(_length(size, out, taps, dtype.itemsize // 4))
             if start is None:
                 return None
             axis = new[key] = size, out, taps, start, ratio
@@ -266,6 +298,18 @@ def _small(
     return UnsizedLaunch(
         interpolation.source, entry, ("outer", "inner", "tabled"), BLOCK, SHARED,
         align_corners=align_corners, clamps=interpolation.clamps,
+    )  # fmt: skip
+
+
+@planned
+def _strips(
+    interpolation: Interpolation, dtype: torch.dtype, dims: int, align_corners: bool
+) -> UnsizedLaunch:
+    """The one whose blocks have tables for a strip of a row."""
+    entry = f"upsample_strips<{interpolation.name}, {ctype(dtype)}, {dims}>"
+    return UnsizedLaunch(
+        interpolation.source, entry, ("tabled",), BLOCK, STRIP,
+        align_corners=align_corners, clamps=interpolation.clamps, capacity=STRIP,
     )  # fmt: skip
 
 

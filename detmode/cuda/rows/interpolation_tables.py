@@ -41,7 +41,12 @@ def entries_of(name: str, *dims: int) -> list[str]:
     """
     return [
         *(f"upsample_tables<{name}, {t}>" for t in ("float", "double")),
-        *(f"upsample_small<{name}, {t}, {n}>" for t in PACKED for n in dims),
+        *(
+            f"upsample_{kernel}<{name}, {t}, {n}>"
+            for kernel in ("small", "strips")
+            for t in PACKED
+            for n in dims
+        ),
     ]
 
 

@@ -19,11 +19,11 @@ stream that resize by it, whatever their other sizes; in a CUDA graph, for each 
 one thread owns an element of ``grad_input``, or a few neighbours, and gathers: output positions
 ascending, the last dimension outermost, each dimension summed on its own, in float for float16 and
 bfloat16. Where ``grad_input`` has less than 65,536 elements, each of which meets at most 64 of
-``grad_output``, and the tables take at most 8 KiB, there is only one launch, in which each block
-first writes the tables for itself. Each operation is rounded explicitly and the order depends on
-the sizes alone, so any GPU gives the same bits.
-``grad_input`` has the memory format that ATen gives it, and is a copy where no dimension changes
-its size.
+``grad_output``, there is only one launch, in which each block first writes for itself the tables,
+if they take at most 8 KiB, or what it needs of them for a strip of a row: for contiguous rows of at
+least 128 elements, in at most 32 KiB. Each operation is rounded explicitly and the order depends on
+the sizes alone, so any GPU gives the same bits. ``grad_input`` has the memory format that ATen
+gives it, and is a copy where no dimension changes its size.
 
 ## Cost
 
