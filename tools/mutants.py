@@ -256,7 +256,7 @@ KERNELS = (
     *_of(
         "detmode/cuda/rows/interpolation.py",
         "tests/rules/test_upsample_fuzz.py -k few",
-        ("numel < MANY and reads <= MAX_READS and", "numel < MANY and"),
+        ("numel < MANY and reads <= MAX_READS:", "numel < MANY:"),
         ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
         ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
     ),
