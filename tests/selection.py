@@ -51,7 +51,7 @@ class Profile:
     operator_samples: int = 3
     operator_dtypes: int = 3
     architectures: int = ALL
-    sanitized: tuple[str, ...] = ("torch.float32", "torch.bfloat16")
+    sanitized: tuple[str, ...] = ("torch.float32",)
     thorough: bool = True
     interrupted_lines: int = 1
     signals: int = 2000
