@@ -178,31 +178,14 @@ class KernelSignature:
         """
         try:
             if len(arguments) == len(self.parameters):
-                return self._packed(arguments), self._tensors.in_order(arguments)
+                words = self._pack(*self._numbers.of(arguments))
+                return words, self._tensors.in_order(arguments)
         except KeyError:
             pass
         refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
 
-    def bind_numbers(self, arguments: Mapping[str, object]) -> bytes:
-        """Give the first half of what :meth:`bind` gives: for all arguments but the pointers'."""
-        try:
-            if len(arguments) == len(self._numbers.names):
-                return self._packed(arguments)
-        except KeyError:
-            pass
-        refuse_names(self.where, arguments, self._numbers.names)
-
-    def bind_tensors(self, arguments: Mapping[str, object]) -> tuple[Tensor | None, ...]:
-        """Give the second half of what :meth:`bind` gives: for the arguments of pointers."""
-        try:
-            if len(arguments) == len(self._tensors.names):
-                return self._tensors.in_order(arguments)
-        except KeyError:
-            pass
-        refuse_names(self.where, arguments, self._tensors.names)
-
     def packer(self, open: Sequence[str], numbers: Mapping[str, object]) -> Callable[..., bytes]:
-        """Give what does as :meth:`bind_numbers`, with some numbers to come and the others fixed.
+        """Give what packs the numbers as :meth:`bind` does, with some to come and the others fixed.
 
         Args:
             open: the names of those to come. They are the function's arguments, in this order; of a
@@ -210,8 +193,8 @@ class KernelSignature:
             numbers: the others.
 
         Raises:
-            ValueError, TypeError: as :meth:`bind_numbers`. What is given raises ValueError where
-                its parameters cannot hold such numbers.
+            ValueError, TypeError: as :meth:`bind`. What is given raises ValueError where its
+                parameters cannot hold such numbers.
         """
         names, given = self._numbers.names, {**dict.fromkeys(open), **numbers}
         if given.keys() != set(names):
@@ -225,9 +208,6 @@ class KernelSignature:
             raise ValueError(f"{self.where}: {', '.join(open)} cannot hold {numbers}") from None
 
         return _packer(self._layout, self._numbers.parameters, open, values, refuse)
-
-    def _packed(self, arguments: Mapping[str, object]) -> bytes:
-        return self._pack(*self._numbers.of(arguments))
 
     def _refuse_words(self, *numbers: Any) -> None:
         """Raise ValueError for the first of the numbers that does not fit."""
