@@ -259,6 +259,7 @@ KERNELS = (
         ("numel < MANY and reads <= MAX_READS:", "numel < MANY:"),
         ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
         ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
+        ("(behind if behind > 0 else 0) + 3", "3"),
     ),
     *_of(
         "detmode/cuda/rows/interpolation_tables.py",

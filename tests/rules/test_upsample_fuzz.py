@@ -133,13 +133,16 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "launch_blocks", noted)
     backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
 
-    def launches(channels: int, size: list[int], out: list[int]) -> list[str]:
+    def launches(
+        channels: int, size: list[int], out: list[int], *scales: float | None
+    ) -> list[str]:
         grad = torch.arange(channels * math.prod(out) * 1.0).view(1, channels, *out).sin()
         entries.clear()
-        result = backward(grad, out, [1, channels, *size], False)
+        result = backward(grad, out, [1, channels, *size], False, *scales)
         found = [*entries]
         with planned_with(mock.patch.multiple(gather, SHARED=0, STRIP=0)):
-            assert torch.equal(result, backward(grad, out, [1, channels, *size], False))
+            again = backward(grad, out, [1, channels, *size], False, *scales)
+        assert torch.equal(result, again)
         return found
 
     tabled = ["upsample_tables", "upsample_gather_rows"]
@@ -154,6 +157,8 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launches(2, [1, 1000], [2, 2000]) == ["upsample_strips"]
     assert launches(64, [1, 1023], [1, 2046]) == ["upsample_strips"]
     assert launches(64, [1, 1024], [1, 2048]) == tabled
+    # By this scale all but 30 of the output positions read the last one of a row.
+    assert launches(1, [1, 300], [1, 4500], None, 0.1) == tabled
     assert launches((1 << 12) - 1, [4, 4], [8, 8]) == ["upsample_small"]
     assert launches(1 << 12, [4, 4], [8, 8]) == tabled
     # Of each element 4 * 16 reads, and 5 * 16.

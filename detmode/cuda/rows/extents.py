@@ -18,9 +18,11 @@ class Extents(NamedTuple):
     @classmethod
     def sizes(cls, sizes: Sequence[int]) -> Extents:
         """Of (N, C, H, W) or (N, C, D, H, W)."""
-        return cls(*sizes[:2], *(1,) * (5 - len(sizes)), *sizes[2:])
+        n, c, *others = sizes
+        return cls(n, c, *others) if len(others) == 3 else cls(n, c, 1, *others)
 
     @classmethod
     def strides(cls, strides: Sequence[int]) -> Extents:
         """In the order of the sizes."""
-        return cls(*strides[:2], *(0,) * (5 - len(strides)), *strides[2:])
+        n, c, *others = strides
+        return cls(n, c, *others) if len(others) == 3 else cls(n, c, 0, *others)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, headroom, planned
+from detmode.cuda.rows.extents import Extents
 from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -90,14 +90,14 @@ def plan(how: Sampling, dtype: torch.dtype, input: Layout, grid: Layout, grad: L
     threads, elements, bits = n * groups * samples, prod(input[0]), headroom(samples * taps**dims)
     of_image, *of_places, of_coordinates = grid[1]
     # The coordinates are the grid's channels.
-    grid_stride = _extents((of_image, of_coordinates, *of_places), 0)
-    extents = _extents(input[0], 1), _extents(grad[0], 1), _extents(grad[1], 0), grid_stride
+    grid_stride = Extents.strides((of_image, of_coordinates, *of_places))
+    extents = Extents.sizes(input[0]), Extents.sizes(grad[0]), Extents.strides(grad[1]), grid_stride
     observe, add, finish = _scattering(how, dtype, dims)
     gather = None
     if how.interpolation != NEAREST and numel:
         runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
         blocks = min(-(-n * samples * runs // THREADS), 2**16)
-        strides, run = _extents(input[1], 0), -(-channels // runs)
+        strides, run = Extents.strides(input[1]), -(-channels // runs)
         gather = _gathering(how, dtype, dims, runs).of_blocks(blocks, run, *extents, strides)
     return Plan(
         observe.of_threads(threads, groups, per_thread, *extents, bits),
@@ -105,12 +105,6 @@ def plan(how: Sampling, dtype: torch.dtype, input: Layout, grid: Layout, grad: L
         finish.of_threads(elements, elements, bits),
         gather,
     )
-
-
-def _extents(numbers: Sequence[int], absent: int) -> tuple[int, ...]:
-    """Sizes or strides as the kernels' ``extents`` has them; of images the depth is absent."""
-    n, channels, *others = numbers
-    return (n, channels, *others) if len(others) == 3 else (n, channels, absent, *others)
 
 
 _EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride")
