@@ -26,7 +26,7 @@ from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.call import InterceptedCall
+from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
@@ -54,8 +54,8 @@ def _own(rounds: int, calls: int) -> dict[str, Spread]:
     rows = default_rules().get(OP)
     overload = OverloadInfo(OP, rows)
 
-    def bound() -> InterceptedCall:
-        return InterceptedCall.of(overload, args, {}, "cuda")
+    def bound() -> Call:
+        return Call(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"))

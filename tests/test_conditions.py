@@ -13,6 +13,7 @@ from detmode.rules import default_rules, families
 from detmode.table import conditions
 from detmode.table.call import Call, Signature
 from detmode.table.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import samples_of
 
@@ -21,7 +22,7 @@ X = torch.ones(3, 4)
 
 
 def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Call:
-    return Call(func, Signature(func).bind(args, kwargs), pretend)
+    return Call(OverloadInfo(func), args, kwargs, pretend)
 
 
 def test_tensors_of_a_call():
@@ -66,7 +67,7 @@ def test_whatever_the_arguments_a_row_answers(name: str) -> None:
         for argument, value in given.items():
             odd = odd_tensors() if isinstance(value, torch.Tensor) else (-99, *range(8))
             for other in odd if isinstance(value, (torch.Tensor, int)) else ():
-                odd_call = Call(func, {**given, argument: other}, "cuda")
+                odd_call = Call(OverloadInfo(func), (), {**given, argument: other}, "cuda")
                 for row in default_rules().get(func):
                     assert row.rule.when(odd_call) in (True, False)
 
@@ -286,7 +287,7 @@ def test_order_of_a_reduction(ranks: int) -> None:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            made = Call(func, Signature(func).bind(args, kwargs))
+            made = Call(OverloadInfo(func), args, kwargs or {})
             if "reduce" in str(func):
                 given = made.arguments["reduce_op"]
                 is_shown = isinstance(given, str) or hasattr(given, "op")

@@ -371,6 +371,8 @@ STATE = (
         ("if _get_thread() == self.thread:", "if True:"),
         ("self._end = self.ongoing.pop", "self._end = self.ongoing.get"),
         ("return _get_thread() in tuple(self.ongoing.values())", "return bool(self.ongoing)"),
+        ("del frames[_get_thread()]", "pass"),
+        ("frame.f_code is not code:", "frame.f_code is code:"),
     ),
     *_of(
         "detmode/environment/process_setting.py",
@@ -384,6 +386,7 @@ STATE = (
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
+        ("if not held and (", "if ("),
     ),
     *_of(
         "detmode/environment/seeding.py",
@@ -404,7 +407,7 @@ STATE = (
         (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_in(node._sequence_nr())", "pass"),
         ("if all(patterns in note.allowed for note in notes)", "if True"),
-        ("sys._getframe(3)", "sys._getframe(4)"),
+        ("_get_frame(3)", "_get_frame(4)"),
     ),
 )
 
@@ -443,9 +446,9 @@ MODE = (
     *_of(
         "detmode/mode/row_counter.py",
         "tests/mode/test_report.py tests/mode/test_logging.py",
-        ("record.count += 1", "record.count += 2"),
-        ("if record.count > _LINES:", "if record.count >= _LINES:"),
-        ("line = (call.name, action, site.text)", "line = (call.name, site.text)"),
+        ("calls.count += 1", "calls.count += 2"),
+        ("if logged > _LINES:", "if logged >= _LINES:"),
+        ("if calls.module and calls.count}", "if calls.module}"),
     ),
 )
 
@@ -487,6 +490,7 @@ REPORTS = (
     *_of(
         "detmode/reports/report.py",
         "tests/mode/test_report.py",
+        ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
         ("REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL", "REPRODUCIBLE"),
         (
             "(_NAMES.index(record.action), -record.count)",
@@ -581,14 +585,18 @@ COMPILED = (
         "detmode/sites/lines.py",
         "tests/mode " + _COMPILED("programs"),
         (
-            "_innermost_module(user.f_back if user is start else start)",
-            "_innermost_module(user.f_back)",
+            "if places is _MODULES:\n                if module is None:",
+            "if False:\n                if True:",
         ),
-        ("if code is not _MODULE_CALL and", "if"),
-        ("and code is not INTERPRETER and not _is_wrapper(code):", "and code is not INTERPRETER:"),
-        ("            if code is _ENGINE_CALL:\n                return None", "            pass"),
-        ("if code is engine_call:\n            return None", "pass"),
-        ("        if has_wrappers and (called :=", "        if False and (called :="),
+        ("            if places is _ENGINES:\n                return None", "            pass"),
+        ("elif code is engine_call:", "elif False:"),
+        ("if code is _MODULE_CALL or _is_wrapper(code):", "if code is _MODULE_CALL:"),
+        (
+            "if code is module_call or (has_wrappers and _is_wrapper(code)):",
+            "if code is module_call:",
+        ),
+        ("        elif has_wrappers and _is_wrapper(code):", "        elif False:"),
+        ("return _OTHERS if code is INTERPRETER else _places", "return _places"),
         ("_compiled = convert_frame.input_codes.seen", "pass"),
         ("if path is None and (modules", "if path is not None and (modules"),
     ),

@@ -19,7 +19,7 @@ from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import InterceptedCall
+from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import FamilyRule, resolve
@@ -130,7 +130,7 @@ class Audit(DeterministicMode):
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
 
-    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
+    def perform(self, call: Call, decision: Decision) -> Any:
         """Make the call as PyTorch makes it without its flag, and count what it costs."""
         assert call.site is not None
         overload, action = call.overload, decision.action

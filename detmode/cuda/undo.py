@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
+F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 _get_thread = threading.get_ident
@@ -152,7 +155,7 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
 
 
 class Calls:
-    """Calls in progress, in all threads.
+    """Calls in progress, in all threads, of which each call asks.
 
     Attributes:
         ongoing: their threads.
@@ -175,16 +178,42 @@ class Calls:
         """Return whether the current thread is in one of the calls."""
         return _get_thread() in tuple(self.ongoing.values())
 
-    def elsewhere(self) -> bool:
-        """Return whether another thread is in one of the calls."""
-        thread = _get_thread()
-        return any(other != thread for other in tuple(self.ongoing.values()))
-
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
         for call, thread in tuple(self.ongoing.items()):
             if thread != _get_thread():
                 del self.ongoing[call]
+
+
+class FoundCalls:
+    """A decorator of one function, whose calls in progress are found on the stacks of the threads.
+
+    A call pays nothing for it, and leaves nothing behind, however it ends; who asks reads stacks.
+    """
+
+    def __call__(self, function: F) -> F:
+        """Find the calls of ``function``."""
+        self._function: Any = function
+        return function
+
+    def here(self) -> bool:
+        """Return whether the current thread is in one of the calls."""
+        return self._is_in(sys._getframe(1))
+
+    def elsewhere(self) -> bool:
+        """Return whether another thread is in one of the calls."""
+        # Of a process that has forked, only the thread of the child is left.
+        frames = sys._current_frames()
+        # This frame would hold itself, and all locals from here outwards, tensors among them.
+        del frames[_get_thread()]
+        return any(map(self._is_in, frames.values()))
+
+    def _is_in(self, frame: FrameType | None) -> bool:
+        # Asked for now: tools that count lines replace it.
+        code = self._function.__code__
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        return frame is not None
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from detmode.cuda.undo import Calls, Lock, Undo
+from detmode.cuda.undo import FoundCalls, Lock, Undo
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _set_flag = torch._C._set_deterministic_algorithms
 PATIENCE = 60.0
 """The seconds that a call waits for calls of other threads that need another value."""
 
-native_calls = Calls()
+native_calls = FoundCalls()
 """The calls that need PyTorch's deterministic paths."""
 
 
@@ -191,7 +191,7 @@ class Setting(Generic[T]):
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
-        return disturbs and bool(native_calls.ongoing) and native_calls.elsewhere()
+        return disturbs and native_calls.elsewhere()
 
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:

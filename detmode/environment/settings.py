@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
 _INDUCTOR = "torch._inductor.config"
+UNSETTLED: Any = object()
 
 
 def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
@@ -37,24 +37,43 @@ def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     return holding(FLAG, (mode, False))
 
 
-def with_native_settings(function: Callable[..., R]) -> Callable[..., R]:
-    """Return ``function``, to be called at once, under the settings of deterministic paths.
+def call_natively(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call ``function`` under the settings of deterministic paths, and return its result.
 
     Without them, the backward of attention varies under ``warn_only``, and timing chooses the
     algorithm under cuDNN's benchmark, which a program may turn on inside a block.
     """
-    # Registered as in progress first: another thread's call that needs the flag off sees it and
-    # waits.
-    call = native_calls.made(function)
-    if FLAG._active or FLAG._waiting or not _get_flag() or _get_warn_only() or _get_benchmark():
-        return functools.partial(_call_with_native_settings, function)
-    return call
-
-
-def _call_with_native_settings(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = call_if_settled(function, args, kwargs)
+    if result is not UNSETTLED:
+        return result
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
     with deterministic_flag(True), benchmark:
-        return native_calls.made(function)(*args, **kwargs)
+        return call_if_settled(function, args, kwargs, held=True)
+
+
+@native_calls
+def call_if_settled(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], held: bool = False
+) -> Any:
+    """Call ``function`` if the settings of deterministic paths are in force, as they mostly are.
+
+    Args:
+        function: makes the call.
+        args: of the call.
+        kwargs: of the call.
+        held: true if the caller holds them.
+
+    Returns:
+        The result, or ``UNSETTLED`` if the call was not made.
+    """
+    # Asked in here, where another thread's call that needs the flag off finds this one, and waits.
+    if not held and (
+        FLAG._active or FLAG._waiting or not _get_flag() or _get_warn_only() or _get_benchmark()
+    ):
+        return UNSETTLED
+    return function(*args, **kwargs) if kwargs else function(*args)
 
 
 def _inductor_config() -> Any:

@@ -23,7 +23,12 @@ from detmode.environment.dispatch import (
     untraced,
 )
 from detmode.environment.process_setting import is_flag_on
-from detmode.environment.settings import deterministic_flag, with_native_settings
+from detmode.environment.settings import (
+    UNSETTLED,
+    call_if_settled,
+    call_natively,
+    deterministic_flag,
+)
 from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
@@ -36,12 +41,12 @@ from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
-from detmode.table.call import SCALARS, InterceptedCall, tensors_in
+from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import RuleTable
+from detmode.table.rule_table import FamilyRule, RuleTable
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -86,7 +91,7 @@ class Interception(CompiledInside):
     # Modes of tests and modes that only observe override these.
     _told: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
-    _known: Callable[[InterceptedCall], bool] | None = None
+    _known: Callable[[Call], bool] | None = None
     """Returns whether a call that would raise may run: a suite's baseline has it."""
 
     def __init__(
@@ -143,7 +148,7 @@ class Interception(CompiledInside):
                 args = with_bodies(self, args)
             return operator(*args, **kwargs) if kwargs else operator(*args)
         if overload.twin is None:
-            return self._intercept(overload, args, kwargs or {}, traced)
+            return self._intercept(overload, args, {} if kwargs is None else kwargs, traced)
         if _count_modes() and (seen_by := observer()) is not None:
             # The observer needs the line that the twin carries.
             return seen_by.observe(
@@ -195,10 +200,10 @@ class Interception(CompiledInside):
 
         ``site`` is given by compiled code, in which the user has no frame.
         """
-        if overload.override is None:
+        if (overload.composite or overload.dense_passes) and overload.override is None:
             if overload.composite:
                 return self._decompose(overload, args, kwargs)
-            if overload.dense_passes and _is_dense(args, kwargs):
+            if _is_dense(args, kwargs):
                 return overload.run(*args, **kwargs)
         if not traced and _count_modes():
             traced = _get_mode(_FAKE) is not None
@@ -206,7 +211,7 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
-        call = InterceptedCall.of(overload, args, kwargs, self._simulate, traced)
+        call = Call(overload, args, kwargs, self._simulate, traced)
         if site is not None:
             call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
@@ -229,29 +234,42 @@ class Interception(CompiledInside):
             unavailable = launcher_missing(call.launches_on)
         has_flag = is_flag_on()
         facts = call.row, overload.override, is_allowed, has_flag, unavailable
-        decision = self._decisions.get(facts)
-        if decision is None:
-            decision = self._decisions[facts] = decide(
-                rule,
-                self._policy,
-                override=overload.override,
-                is_allowed=is_allowed,
-                is_flag_on=has_flag,
-                unavailable=unavailable,
-            )
-        if decision.action == "pass":
+        decision = self._decisions.get(facts) or self._decide(facts)
+        if decision.action in {"native", "substitute", "allow"}:
+            self._counter.count(call, decision)
+        elif decision.action == "pass":
             return call.run()
-        if decision.action == "error" and self._known is not None and self._known(call):
-            decision = replace(decision, action="warn")
-        if decision.unavailable is not None:
-            self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
-        is_new = self._counter.count(call, decision)
-        if (is_new or decision.action == "error") and decision.action in self._told:
-            self._tell(call, decision)
+        else:
+            decision = self._count_varying(call, decision)
         if self.lists:
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.made(self.perform)(call, decision)
         return self.perform(call, decision)
+
+    def _decide(
+        self, facts: tuple[FamilyRule | None, str | None, bool, bool, str | None]
+    ) -> Decision:
+        row, override, is_allowed, has_flag, unavailable = facts
+        decision = self._decisions[facts] = decide(
+            row.rule if row else None,
+            self._policy,
+            override=override,
+            is_allowed=is_allowed,
+            is_flag_on=has_flag,
+            unavailable=unavailable,
+        )
+        if decision.unavailable is not None:
+            self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
+        return decision
+
+    def _count_varying(self, call: Call, decision: Decision) -> Decision:
+        """Count a call that may vary, and raise or warn; return the decision to carry out."""
+        if decision.action == "error" and self._known is not None and self._known(call):
+            decision = replace(decision, action="warn")
+        is_new = self._counter.count(call, decision)
+        if (is_new or decision.action == "error") and decision.action in self._told:
+            self._tell(call, decision)
+        return decision
 
     def _decompose(
         self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -269,7 +287,7 @@ class Interception(CompiledInside):
         with acting(self), autocast_inside(overload.func):
             return overload.func._op_dk(COMPOSITE, *args, **kwargs)
 
-    def perform(self, call: InterceptedCall, decision: Decision) -> Any:
+    def perform(self, call: Call, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.
 
         Returns:
@@ -277,10 +295,10 @@ class Interception(CompiledInside):
         """
         match decision.action:
             case "native":
-                # The function that is called is on no name: a traceback would hold it.
-                if not call.kwargs:
-                    return with_native_settings(call.overload.run)(*call.args)
-                return with_native_settings(call.overload.run)(*call.args, **call.kwargs)
+                run = call.overload.run
+                result = call_if_settled(run, call.args, call.kwargs)
+                # The same with a call more.
+                return call_natively(run, call.args, call.kwargs) if result is UNSETTLED else result
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
                 action = call.row.rule.action
@@ -302,7 +320,7 @@ class Interception(CompiledInside):
                 with deterministic_flag(False):
                     return call.run()
 
-    def _tell(self, call: InterceptedCall, decision: Decision) -> None:
+    def _tell(self, call: Call, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site

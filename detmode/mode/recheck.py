@@ -35,7 +35,7 @@ from detmode.mode.repetition.tensors import (
 from detmode.mode.sampling import Run, SampledCalls, rank
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
-from detmode.table.call import InterceptedCall, tensors_in
+from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
@@ -155,9 +155,9 @@ class _Sampled:
         rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
         return _MadeTwice(call.name, self.number, call.site, rule, pairs)
 
-    def _intercepted(self) -> InterceptedCall:
+    def _intercepted(self) -> Call:
         kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
-        return InterceptedCall.of(self.overload, self.args, kwargs, self.level._simulate)
+        return Call(self.overload, self.args, kwargs, self.level._simulate)
 
 
 class Recheck:

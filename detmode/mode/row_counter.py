@@ -19,11 +19,13 @@ from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions
-from detmode.table.call import InterceptedCall
+from detmode.table.call import Call
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
 """Calls of a row that are logged."""
+_NOTED = _LINES + 1
+"""The last is noted to be the last."""
 RECENT = 8192
 """The latest calls, which are kept one by one."""
 _STRETCHES = 2048
@@ -35,6 +37,23 @@ _STRETCHES = 2048
 _lock = Lock()
 
 
+class ModuleCalls:
+    """The calls of one row that are made in one module.
+
+    Attributes:
+        row: the row, whose calls are counted here.
+        module: the path of the module, or ``None``.
+        count: their number.
+    """
+
+    __slots__ = ("count", "module", "row")
+
+    def __init__(self, row: ReportRow, module: str | None) -> None:
+        self.row = row
+        self.module = module
+        self.count = 0
+
+
 class Course:
     """The order of a run's calls, in memory that does not grow with their number.
 
@@ -42,13 +61,13 @@ class Course:
     become twice as long whenever there are too many. Several threads may add calls.
 
     Attributes:
-        latest: calls to which new ones are added: a number for the row, and the module's path.
+        latest: of each call those that it is one of; new ones are added at the end.
     """
 
     def __init__(self) -> None:
-        self.latest: list[tuple[int, str | None]] = []
-        # By the number of the stretch, and the call.
-        self._counts: Counter[tuple[int, tuple[int, str | None]]] = Counter()
+        self.latest: list[ModuleCalls] = []
+        # By the number of the stretch.
+        self._counts: Counter[tuple[int, ModuleCalls]] = Counter()
         self._length = 1
         self._counted = 0
 
@@ -60,22 +79,22 @@ class Course:
         """Return the number of calls."""
         return self._counted + len(self.latest)
 
-    def calls(self) -> list[tuple[int, str | None, int]]:
-        """Return the row, the module and the number of calls of each part, in order."""
+    def parts(self) -> list[tuple[ModuleCalls, int]]:
+        """Return the parts of the run in order: each time the number of calls of one row."""
         return _lock.run(self._parts)
 
-    def _parts(self) -> list[tuple[int, str | None, int]]:
-        counted = [(*call, count) for (_, call), count in self._counts.items()]
-        return counted + [(row, module, 1) for row, module in list(self.latest)]
+    def _parts(self) -> list[tuple[ModuleCalls, int]]:
+        counted = [(calls, count) for (_, calls), count in self._counts.items()]
+        return counted + [(calls, 1) for calls in list(self.latest)]
 
     def _count(self) -> None:
         latest = self.latest[:RECENT]
         if len(latest) < RECENT:
             return  # another thread has counted them
         while (self._counted + RECENT) // self._length >= _STRETCHES:
-            halved: Counter[tuple[int, tuple[int, str | None]]] = Counter()
-            for (stretch, call), count in self._counts.items():
-                halved[stretch // 2, call] += count
+            halved: Counter[tuple[int, ModuleCalls]] = Counter()
+            for (stretch, calls), count in self._counts.items():
+                halved[stretch // 2, calls] += count
             self._counts, self._length = halved, self._length * 2
         places = range(self._counted, self._counted + RECENT)
         self._counts.update(zip(map(floordiv, places, repeat(self._length)), latest))
@@ -98,6 +117,8 @@ class RowCounter:
         self._logger = logger
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
+        # By the row's line, and the module.
+        self._calls: dict[tuple[str, str, str, str | None], ModuleCalls] = {}
         self._course = Course()
 
     def report(self, head: Mapping[str, Any]) -> Report:
@@ -106,57 +127,67 @@ class RowCounter:
         Args:
             head: of the report.
         """
-        # Before the rows: other threads may begin new ones meanwhile.
-        course = self._course.calls()
+        # The rows last: other threads may begin new ones meanwhile.
+        course, all_calls = self._course.parts(), list(self._calls.values())
         rows = list(self._rows.values())
-        positions = {id(record): position for position, record in enumerate(rows)}
-        course = [(positions[row], module, count) for row, module, count in course]
-        return Report(map(replace, rows), course, head)
+        calls_of: dict[int, list[ModuleCalls]] = {id(row): [] for row in rows}
+        for calls in all_calls:
+            calls_of[id(calls.row)].append(calls)
+        positions = {row: position for position, row in enumerate(calls_of)}
+        return Report(
+            (_counted(row, calls_of[id(row)]) for row in rows),
+            [(positions[id(calls.row)], calls.module, count) for calls, count in course],
+            head,
+        )
 
-    def count(self, call: InterceptedCall, decision: Decision) -> bool:
+    def count(self, call: Call, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
-        assert call.site is not None
-        action, (site, module) = decision.action, call.site
-        line = (call.name, action, site.text)
-        record = self._rows.get(line)
-        is_new = record is None
-        if record is None:
-            rule = call.row.rule if call.row else None
-            made = ReportRow(
-                overload=call.name,
-                family=call.row.family if call.row else None,
-                action=action,
-                guarantee=guarantee_of(rule, action),
-                alert=rule.alert_for(call.overload.variant) if rule else None,
-                count=0,
-                site=site.text,
-                module=None,
-                because=rule.because if rule else None,
-                remedy=remedy_for(call, decision),
-                outer_site=outer_site(site, self.paths),
-            )
-            # Another thread may have begun the row meanwhile.
-            record = self._rows.setdefault(line, made)
-            is_new = record is made
+        site, module = call.site  # type: ignore[misc]  # it has been looked up
+        calls = self._calls.get((call.name, decision.action, site.text, module))
+        is_new = False
+        if calls is None:
+            calls, is_new = self._begin(call, decision)
         if repetitions and repetition.actions is not None:
-            repetition.actions.append(action)
+            repetition.actions.append(decision.action)
             return is_new
         # Autograd's threads count at the same time. Each of these statements calls nothing between
         # reading and writing, so that Python, with its GIL, switches to no other thread there.
-        record.count += 1
-        if module is not None:
-            record.modules.setdefault(module, 0)
-            record.modules[module] += 1
+        calls.count += 1
         latest = self._course.latest
-        latest.append((id(record), module))
+        latest.append(calls)
         if len(latest) >= RECENT:
             self._course.shorten()
-        if record.count <= _LINES + 1 and self._logger.isEnabledFor(logging.DEBUG):
-            self._log(call, decision, record)
+        if calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG):
+            self._log(call, decision, calls.row)
         return is_new
 
-    def _log(self, call: InterceptedCall, decision: Decision, record: ReportRow) -> None:
-        if record.count > _LINES:
+    def _begin(self, call: Call, decision: Decision) -> tuple[ModuleCalls, bool]:
+        """Begin the calls in a module of the row of a call; also return whether the row is new."""
+        assert call.site is not None
+        action, (site, module) = decision.action, call.site
+        rule = call.row.rule if call.row else None
+        made = ReportRow(
+            overload=call.name,
+            family=call.row.family if call.row else None,
+            action=action,
+            guarantee=guarantee_of(rule, action),
+            alert=rule.alert_for(call.overload.variant) if rule else None,
+            count=0,
+            site=site.text,
+            module=None,
+            because=rule.because if rule else None,
+            remedy=remedy_for(call, decision),
+            outer_site=outer_site(site, self.paths),
+        )
+        # Another thread may have begun them meanwhile.
+        row = self._rows.setdefault(made.line, made)
+        return self._calls.setdefault((*row.line, module), ModuleCalls(row, module)), row is made
+
+    def _log(self, call: Call, decision: Decision, record: ReportRow) -> None:
+        logged = sum(calls.count for calls in list(self._calls.values()) if calls.row is record)
+        if logged > _NOTED:
+            return
+        if logged > _LINES:
             self._logger.debug(
                 "%s %s at %s: further calls are not logged",
                 *(record.overload, record.action, record.site),
@@ -182,7 +213,13 @@ class RowCounter:
         )
 
 
-def remedy_for(call: InterceptedCall, decision: Decision) -> str | None:
+def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
+    """Return a copy of a row with the numbers of its calls."""
+    modules = {calls.module: calls.count for calls in parts if calls.module and calls.count}
+    return replace(row, count=sum(calls.count for calls in parts), modules=modules)
+
+
+def remedy_for(call: Call, decision: Decision) -> str | None:
     """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
     rule = call.row.rule if call.row else None
     name, overridden = call.func._schema.name, call.overload.override

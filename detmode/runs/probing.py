@@ -23,7 +23,7 @@ from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.sites.observers import repeated
-from detmode.table.call import Call, Signature, tensors_in
+from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
 from detmode.table.overload_info import OverloadInfo
@@ -256,11 +256,8 @@ def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    rows = default_rules().get(probed.overload.func)
-    if rows:
-        arguments = Signature(probed.overload.func).bind(probed.args, probed.kwargs)
-        call = Call(probed.overload.func, arguments, "cuda")
-        for row in rows:
-            if row.rule.when(call):
-                return row.family, type(row.rule.action).__name__.lower()
-    return None, None
+    func = probed.overload.func
+    row = Call(
+        OverloadInfo(func, default_rules().get(func)), probed.args, probed.kwargs, "cuda"
+    ).row
+    return (row.family, type(row.rule.action).__name__.lower()) if row else (None, None)

@@ -28,13 +28,14 @@ from detmode.sites.lines import (
     site_of,
 )
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import InterceptedCall
+from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
 from detmode.table.names import matches
 
 T = TypeVar("T")
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
+_get_frame = sys._getframe
 _current_node = torch._C._current_autograd_node
 _COPY_SLICES = "CopySlices"
 _NOTES = 1 << 16
@@ -151,9 +152,7 @@ class ForwardMemory:
             return notes
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
-    def find_site(
-        self, call: InterceptedCall, paths: ModulePaths, *, in_backward: bool = True
-    ) -> None:
+    def find_site(self, call: Call, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
@@ -162,12 +161,12 @@ class ForwardMemory:
             in_backward: of a backward whose forward is not known, it is where that was called.
         """
         node = _current_node()
-        if call.notes is None:
-            call.notes = () if node is None else self._notes_of(node)
+        if node is not None and call.notes is None:
+            call.notes = self._notes_of(node)
         try:
             # Python makes an object of each frame that is looked at. There is no need of one of
             # this function, of what calls it, and of what PyTorch has called.
-            frame = sys._getframe(3)
+            frame = _get_frame(3)
         except ValueError:
             # A thread of PyTorch's own has no others.
             frame = None
@@ -191,7 +190,7 @@ class ForwardMemory:
             site = CallSite(backward_site(), None)
         call.site = site
 
-    def remember_call(self, call: InterceptedCall, paths: ModulePaths) -> None:
+    def remember_call(self, call: Call, paths: ModulePaths) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -270,7 +269,7 @@ class ForwardMemory:
             return _current.caller
         return next(iter(self._callers.of(node)), None)
 
-    def allows(self, call: InterceptedCall) -> bool:
+    def allows(self, call: Call) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.overload.names
         active = [region.patterns for region in self._active]

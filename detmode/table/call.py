@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 _TENSOR = torch.Tensor
-_new = object.__new__
 _TYPE = re.compile(r"\w+")
 _WITHOUT_TENSORS = frozenset(
     {"bool", "complex", "float", "int", "number", "str", "Device", "Generator", "List", "Optional"}
@@ -62,34 +61,51 @@ class Signature:
 
 
 class Call:
-    """An ``OpOverload`` and its bound arguments, as the conditions see them.
+    """A call of an overload, and what is found out about it.
 
     Args:
-        func: the overload that was called.
-        arguments: by schema name, defaults filled.
+        overload: the facts about the overload.
+        args: the positional arguments, as they were given.
+        kwargs: the others, as they were given.
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
-        holders: the names of the arguments that may be or hold tensors; all if not given.
+        traced: true if nothing is to be launched for the call.
 
     Attributes:
+        name: the overload as reports show it; compiled code may call another variant.
+        arguments: by schema name, defaults filled.
         tensors: all tensor arguments, those in lists too.
         device_types: those of the tensor arguments; without any, of the tensor to be made.
         launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on.
+        row: the first row of the overload whose condition holds; ``None`` without one.
+        site: the place where the call is made, once it has been looked up.
+        notes: those of the forward calls whose backward makes the call, once looked up.
     """
 
-    __slots__ = ("arguments", "device_types", "func", "launches_on", "tensors")
+    __slots__ = (
+        *("args", "arguments", "device_types", "kwargs", "launches_on", "name", "notes"),
+        *("overload", "row", "site", "tensors"),
+    )
+
+    site: CallSite | None
+    notes: Sequence[Note] | None
+    row: FamilyRule | None
 
     def __init__(
         self,
-        func: torch._ops.OpOverload,
-        arguments: dict[str, Any],
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         pretend: str | None = None,
-        holders: Iterable[str] | None = None,
+        traced: bool = False,
     ) -> None:
-        self.func = func
-        self.arguments = arguments
+        # Each listed call passes through here, most with one tensor: nothing is called that need
+        # not be.
+        signature = overload.signature
+        arguments = signature.positional(*args)
+        if kwargs:
+            arguments.update(kwargs)
         tensors: list[torch.Tensor] = []
-        self.tensors = tensors
-        for name in arguments if holders is None else holders:
+        for name in signature.tensors:
             value = arguments[name]
             kind = type(value)
             if kind is _TENSOR:
@@ -97,9 +113,7 @@ class Call:
             elif value is not None:
                 tensors += tensors_in(value if kind is list else (value,))
         device_types: set[str] = set()
-        self.device_types = device_types
-        launches_on: str | None = "cpu" if tensors else None
-        has_data = True
+        launches_on = "cpu"
         for tensor in tensors:
             # The properties are several times quicker than tensor.device.type.
             if tensor.is_cuda:
@@ -109,85 +123,42 @@ class Call:
                 device_types.add(pretend or "cpu")
             elif tensor.is_meta:
                 device_types.add(pretend or "meta")
-                has_data = False
+                traced = True
             else:
                 device_types.add(tensor.device.type)
-        self.launches_on = launches_on if has_data else None
         if not tensors:
-            device = arguments.get("device")
-            made_on = torch.device(device).type if device else "cpu"
-            if pretend is not None and made_on in ("cpu", "meta"):
-                made_on = pretend
-            device_types.add(made_on)
-
-
-class InterceptedCall(Call):
-    """A call that a mode intercepts.
-
-    Attributes:
-        overload: the facts about the called overload.
-        name: the overload as reports show it; compiled code may call another variant.
-        args: the positional arguments, as they were given.
-        kwargs: the others, as they were given.
-        row: the first row whose condition holds; ``None`` without one.
-        site: the place where the call is made, once it has been looked up.
-        notes: those of the forward calls whose backward makes the call, once looked up.
-    """
-
-    __slots__ = ("args", "kwargs", "name", "notes", "overload", "row", "site")
-
-    overload: OverloadInfo
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    site: CallSite | None
-    notes: Sequence[Note] | None
-    row: FamilyRule | None
-
-    @classmethod
-    def of(
-        cls,
-        overload: OverloadInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        pretend: str | None = None,
-        traced: bool = False,
-    ) -> InterceptedCall:
-        """Return a call of an overload.
-
-        Args:
-            overload: the facts about it.
-            args: the positional arguments, as they were given.
-            kwargs: the others, as they were given.
-            pretend: a device type; CPU and meta tensors then count as tensors on that device.
-            traced: true if nothing is to be launched for the call.
-        """
-        signature = overload.signature
-        # As ``bind`` does, without a call more.
-        arguments = signature.positional(*args)
-        if kwargs:
-            arguments.update(kwargs)
-        # Before Python 3.13, calling a class takes longer than calling these one by one.
-        call = _new(cls)
-        Call.__init__(call, overload.func, arguments, pretend, signature.tensors)
-        call.overload = overload
-        call.name = overload.name
-        call.args = args
-        call.kwargs = kwargs
-        call.site = None
-        call.notes = None
-        call.row = None
-        if traced:
-            call.launches_on = None
+            traced = True
+            device_types.add(_made_on(arguments.get("device"), pretend))
+        self.overload = overload
+        self.name = overload.name
+        self.args = args
+        self.kwargs = kwargs
+        self.arguments = arguments
+        self.tensors = tensors
+        self.device_types = device_types
+        self.launches_on = None if traced else launches_on
+        self.site = self.notes = None
         for row, holds in overload.chain:
-            if holds(call):
-                call.row = row
+            if holds(self):
+                self.row = row
                 break
-        return call
+        else:
+            self.row = None
+
+    @property
+    def func(self) -> torch._ops.OpOverload:
+        """The overload that is called."""
+        return self.overload.func
 
     def run(self) -> Any:
         """Make the call by ATen."""
         return self.overload.run(*self.args, **self.kwargs)
+
+
+def _made_on(device: Any, pretend: str | None) -> str:
+    """Return the type of the device on which a call without tensors makes one."""
+    made_on = torch.device(device).type if device else "cpu"
+    return pretend if pretend is not None and made_on in ("cpu", "meta") else made_on
 
 
 SCALARS = frozenset({int, float, bool, str, type(None)})

@@ -9,7 +9,7 @@ from typing import Any
 
 from detmode import cuda
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.table.call import InterceptedCall
+from detmode.table.call import Call
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -134,6 +134,6 @@ class SuiteMode(DeterministicMode):
         self._is_known = known
         self._known = self._may_go_on
 
-    def _may_go_on(self, call: InterceptedCall) -> bool:
+    def _may_go_on(self, call: Call) -> bool:
         assert call.site is not None
         return self._policy.warn_only or self._is_known(call.overload.name, call.site.site.text)

@@ -15,6 +15,7 @@ from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Guarantee, Substitute
 from detmode.table.rule_table import FamilyRule, resolve
 from detmode.table.samples import Maker, Sample, Samples
@@ -61,9 +62,8 @@ def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
     func = resolve(sample.op)
     if func is None:
         return None
-    arguments = Signature(func).bind((), sample.arguments(dtype))
-    bound = Call(func, arguments, sample.device)
-    return next((row for row in default_rules().get(func) if row.rule.when(bound)), None)
+    overload = OverloadInfo(func, default_rules().get(func))
+    return Call(overload, (), sample.arguments(dtype), sample.device).row
 
 
 def prepared(sample: Sample, prepare: Callable[[dict[str, Any]], None]) -> Sample:

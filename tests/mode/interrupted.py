@@ -20,9 +20,9 @@ from torch.utils import _python_dispatch as dispatch
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
 from detmode.compiled.current import thread
 from detmode.cuda.undo import _locks
-from detmode.environment.process_setting import all_settings, native_calls
+from detmode.environment.dispatch import own_calls
+from detmode.environment.process_setting import all_settings
 from detmode.mode.detours import Detours
-from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)
@@ -136,7 +136,7 @@ def state() -> dict[str, object]:
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],
         "held": [len(setting._waiting + setting._active) for setting in all_settings],
-        "calls": len(native_calls.ongoing) + len(validations.ongoing),
+        "calls": len(own_calls.ongoing),
         "locks": locks_taken(),
     }
 

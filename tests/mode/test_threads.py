@@ -15,12 +15,7 @@ import detmode
 from detmode.cuda.undo import Lock
 from detmode.environment import process_setting
 from detmode.environment.process_setting import holding
-from detmode.environment.settings import (
-    FILL,
-    FLAG,
-    deterministic_flag,
-    with_native_settings,
-)
+from detmode.environment.settings import FILL, FLAG, call_natively, deterministic_flag
 
 WAITS = 0.05
 
@@ -31,7 +26,11 @@ def with_flag_off(other: Other) -> None:
 
 
 def natively(other: Other) -> None:
-    with_native_settings(other.stay)()
+    call_natively(other.stay, (), {})
+
+
+def flag_of_a_native_call() -> bool:
+    return call_natively(torch.are_deterministic_algorithms_enabled, (), {})
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
     with Other(with_flag_off) as other:
         start = time.monotonic()
         after(WAITS, other.go_on.set)
-        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
+        assert flag_of_a_native_call()
         assert time.monotonic() - start >= WAITS
 
 
@@ -77,7 +76,7 @@ def test_what_needs_other_settings_waits_for_a_native_call(on, needs_other_setti
 def test_calls_that_need_the_same_overlap(on):
     """Native calls do not wait for each other, nor do calls with the flag off."""
     with Other(natively):
-        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
+        assert flag_of_a_native_call()
     with Other(with_flag_off), deterministic_flag(False):
         assert not torch.are_deterministic_algorithms_enabled()
 
@@ -100,7 +99,7 @@ def test_what_the_program_chooses_during_a_call_stays(on, nested):
 @pytest.mark.parametrize(
     ("other", "mine", "named"),
     [
-        (with_flag_off, lambda: with_native_settings(print)(), "PyTorch's deterministic flag"),
+        (with_flag_off, flag_of_a_native_call, "PyTorch's deterministic flag"),
         (natively, lambda: deterministic_flag(False).__enter__(), "PyTorch's deterministic flag"),
         (natively, lambda: holding(FILL, False).__enter__(), "the filling of uninitialized memory"),
     ],
@@ -133,7 +132,7 @@ def test_a_block_that_waits_in_vain_restores_the_settings(monkeypatch, clock, ra
 def test_one_thread_waits_not_for_itself(on, monkeypatch):
     """A call within a call, in the same thread, holds what it needs."""
     with deterministic_flag(False):
-        assert with_native_settings(torch.are_deterministic_algorithms_enabled)()
+        assert flag_of_a_native_call()
         assert not torch.are_deterministic_algorithms_enabled()
 
     def call_with_flag_off() -> bool:
@@ -141,13 +140,13 @@ def test_one_thread_waits_not_for_itself(on, monkeypatch):
             return not torch.are_deterministic_algorithms_enabled()
 
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
-    assert with_native_settings(call_with_flag_off)()
+    assert call_natively(call_with_flag_off, (), {})
 
 
 def test_a_native_call_that_waits_holds_nobody_up(on, monkeypatch):
     """The call for which it waits may need other settings still, which the native call lacks."""
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
-    native = threading.Thread(target=lambda: with_native_settings(bool)())
+    native = threading.Thread(target=flag_of_a_native_call)
     with deterministic_flag(False):
         native.start()
         while not FLAG._waiting:
@@ -173,10 +172,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
         assert exit_code_of_child(lambda: lock.run(bool, 1)) == 0
     with Other(with_flag_off):
         assert exit_code_of_child(torch.are_deterministic_algorithms_enabled) == 0
-        assert (
-            exit_code_of_child(with_native_settings(torch.are_deterministic_algorithms_enabled))
-            == 0
-        )
+        assert exit_code_of_child(flag_of_a_native_call) == 0
     with Other(natively):
         assert exit_code_of_child(lambda: deterministic_flag(False).__enter__() is None) == 0
 

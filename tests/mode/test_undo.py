@@ -1,11 +1,14 @@
 """Restoring the changes of a block."""
 
 import functools
+import gc
+import threading
+import weakref
 
 import pytest
 from programs import in_another_thread
 
-from detmode.cuda.undo import Calls, Undo
+from detmode.cuda.undo import Calls, FoundCalls, Undo
 
 
 def test_the_last_change_is_undone_first():
@@ -28,6 +31,23 @@ def test_the_last_change_is_undone_first():
     assert undone[5:] == ["last", "interrupted", "first"]
 
 
+def test_who_asks_for_calls_keeps_nothing_alive():
+    """The stacks of the threads are read, and their frames, with what is in them, are let go."""
+    found = FoundCalls()
+    found(in_another_thread)
+
+    def ask() -> weakref.ref:
+        local = threading.local()
+        assert not found.elsewhere()
+        return weakref.ref(local)
+
+    gc.disable()
+    try:
+        assert ask()() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_end_of_a_with_statement(elsewhere):
     """It undoes what its own thread entered; another thread that drops it undoes nothing."""
@@ -43,15 +63,16 @@ def test_the_end_of_a_with_statement(elsewhere):
 
 def test_calls_belong_to_their_threads():
     """A call in progress is known in its own thread as one here, in others as one elsewhere."""
-    calls, seen = Calls(), []
+    registered, found, seen = Calls(), FoundCalls(), []
 
     def look():
-        seen.append((calls.here(), calls.elsewhere()))
+        seen.append((registered.here(), found.here(), found.elsewhere()))
 
+    @found
     def inside():
         look()
         in_another_thread(look)
 
-    calls.made(inside)()
+    registered.made(inside)()
     look()
-    assert seen == [(True, False), (False, True), (False, False)]
+    assert seen == [(True, True, False), (False, False, True), (False, False, False)]

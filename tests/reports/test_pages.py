@@ -14,7 +14,7 @@ from training import Fault, Training
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.commands.output import show, write_files
-from detmode.mode.row_counter import RECENT, Course
+from detmode.mode.row_counter import RECENT, Course, ModuleCalls
 from detmode.reports.page import Fact, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
@@ -86,16 +86,19 @@ def test_a_few_calls_among_many_are_seen() -> None:
 def test_course_of_a_long_run_is_small() -> None:
     """However many calls a run makes, none is lost, and their order stays to a 1000th of it."""
     course = Course()
+    quarters = [
+        [ModuleCalls(record("native"), f"Net.{module}") for module in range(3)] for _ in range(4)
+    ]
     for call in range(100_000):
-        course.latest.append((call * 4 // 100_000, f"Net.{call % 3}"))
+        course.latest.append(quarters[call * 4 // 100_000][call % 3])
         if len(course.latest) >= RECENT:
             course.shorten()
-    calls = course.calls()
-    assert len(calls) < 3 * 2048 + 8192
-    assert sum(count for *_, count in calls) == 100_000
+    parts = course.parts()
+    assert len(parts) < 3 * 2048 + 8192
+    assert sum(count for _, count in parts) == 100_000
     place, begins = 0, {}
-    for row, _, count in calls:
-        begins.setdefault(row, place)
+    for calls, count in parts:
+        begins.setdefault(next(n for n, each in enumerate(quarters) if calls in each), place)
         place += count
     assert begins == pytest.approx({0: 0, 1: 25_000, 2: 50_000, 3: 75_000}, abs=100)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import selection
@@ -16,7 +17,8 @@ from detmode.cuda.undo import Undo
 from detmode.environment.settings import FILL, FLAG
 from detmode.environment.versions import parse_version
 from detmode.rules import families, family_table
-from detmode.table.call import Call, Signature
+from detmode.table.call import Call
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Rule
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 from detmode.table.samples import Sample
@@ -83,7 +85,7 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     """Of each row the samples that meet it, in any version and setting in which the row holds."""
     found: dict[Rule, list[tuple[Sample, torch.dtype]]] = {row.rule: [] for row in rows()}
     calls = [
-        (sample, dtype, Call(*_bound(sample, dtype), sample.device))
+        (sample, dtype, _call(sample, dtype))
         for family in selection.families()
         for sample in samples_of(family).cases
         for dtype in sample.dtypes
@@ -100,11 +102,16 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     return found
 
 
-def _bound(sample: Sample, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    func = resolve(sample.op)
-    arguments = sample.arguments(dtype)
-    # An extension that is not installed, or another version's operator: its samples match unbound.
-    return func, arguments if func is None else Signature(func).bind((), arguments)
+def _call(sample: Sample, dtype: torch.dtype) -> Call:
+    func, arguments = resolve(sample.op), sample.arguments(dtype)
+    overload: Any
+    if func is not None:
+        overload = OverloadInfo(func)
+    else:
+        # An extension that is not installed, or another version's operator: the arguments given.
+        signature = SimpleNamespace(positional=dict, tensors=tuple(arguments))
+        overload = SimpleNamespace(func=None, name=sample.op, chain=(), signature=signature)
+    return Call(overload, (), arguments, sample.device)
 
 
 @contextmanager

@@ -98,8 +98,7 @@ def calls_of(family: str) -> Iterator[tuple[str, Substitute, OverloadInfo, Given
             continue
         for overload in overloads(case.sample):
             for how, arguments in calls_like(overload.signature.bind((), given)):
-                call = Call(overload.func, arguments, "cuda")
-                row = next((row for row, holds in overload.chain if holds(call)), None)
+                row = Call(overload, (), arguments, "cuda").row
                 action = row.rule.action if row else None
                 if isinstance(action, Substitute) and action.checks:
                     what = f"{overload.name} ({case.sample.name}): {how}"

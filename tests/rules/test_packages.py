@@ -20,10 +20,11 @@ from detmode.rules import default_rules
 from detmode.rules.fbgemm import JAGGED
 from detmode.table import conditions
 from detmode.table.call import Call, Signature
+from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.twins import twin_of
-from detmode.verify.cases import Case, samples_of
+from detmode.verify.cases import Case, matching_row, samples_of
 from detmode.verify.claims import check_bits, check_races, check_truth
 
 _ROWS = "Tensor values, Tensor indices, Tensor input_offsets, Tensor output_offsets"
@@ -134,10 +135,8 @@ def test_samples_meet_the_rows(family: str, monkeypatch: pytest.MonkeyPatch) -> 
     """A sample binds to the schema; on CUDA, one of floats meets a row that acts."""
     monkeypatch.delenv("CAUSAL_CONV1D_DETERMINISTIC", raising=False)
     for sample in samples_of(family).cases:
-        func, dtype = resolve(sample.op), sample.dtypes[0]
-        assert func is not None
-        call = Call(func, Signature(func).bind((), sample.arguments(dtype)), sample.device)
-        row = next(row for row in default_rules().get(func) if row.rule.when(call))
+        row = matching_row(sample, sample.dtypes[0])
+        assert row is not None, sample
         acts = isinstance(row.rule.action, (Substitute, Native, Refuse))
         assert acts == (sample.device == "cuda"), sample
 
@@ -194,7 +193,7 @@ def test_causal_conv1d(
     sample = samples_of("causal_conv1d").cases[0]
     func = resolve(sample.op)
     assert func is not None
-    assert condition(Call(func, sample.arguments(torch.float32), "cuda")) == warns
+    assert condition(Call(OverloadInfo(func), (), sample.arguments(torch.float32), "cuda")) == warns
 
 
 @needs.compiler
@@ -245,8 +244,8 @@ def test_bitsandbytes() -> None:
     assert func is not None
     found = {}
     for sample in samples_of("bitsandbytes").cases:
-        call = Call(func, Signature(func).bind((), sample.arguments(torch.float32)), sample.device)
-        row = next(row for row in default_rules().get(func) if row.rule.when(call))
+        row = matching_row(sample, torch.float32)
+        assert row is not None, sample
         found[sample.name] = str(row.rule.action)
     assert found == {"by_norm": "Refuse", "by_norm_cpu": "Allow", "plain": "Allow"}
 

@@ -19,9 +19,8 @@ from detmode.cuda import host, unavailable
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.messages import alert_text
 from detmode.rules import default_rules, family_table
-from detmode.table.call import Call, Signature
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, samples_of, tensors_of
+from detmode.verify.cases import Case, matching_row, samples_of, tensors_of
 from detmode.verify.claims import check_bits, check_races, check_truth
 
 CASES = [
@@ -64,9 +63,8 @@ def run(op: str, arguments: dict[str, Any], **settings: Any) -> tuple[torch.Tens
 def test_samples_meet_the_rows(family: str) -> None:
     """On CUDA a sample meets a substitute; on MPS PyTorch refuses all but deform_conv2d."""
     for sample in samples_of(family).cases:
-        func = resolve(sample.op)
-        given = Call(func, Signature(func).bind((), sample.arguments(torch.float32)), sample.device)
-        row = next(row for row in default_rules().get(func) if row.rule.when(given))
+        row = matching_row(sample, torch.float32)
+        assert row is not None, sample
         assert isinstance(row.rule.action, Substitute) == (sample.device == "cuda"), sample
         refused = sample.device == "mps" and "deform" not in sample.op
         assert isinstance(row.rule.action, Refuse) == refused, sample
