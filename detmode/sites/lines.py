@@ -30,11 +30,14 @@ WRAPPERS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "external_ut
 # What Dynamo has compiled: until then, no frame is one of its wrappers'.
 _compiled: list[Any] = []
 
+_Places = dict[int, tuple[CallSite, bool]]
 # For each code object, by instruction.
-_places: ById[dict[int, tuple[CallSite, bool]]] = ById()
+_places: ById[_Places] = ById()
 _places_of = _places.get
-# Of all code that is not the user's.
-_NONE: dict[int, tuple[CallSite, bool]] = {}
+# Of code that is not the user's: of any, of what calls a module, and of what runs a backward.
+_OTHERS: _Places = {}
+_MODULES: _Places = {}
+_ENGINES: _Places = {}
 
 
 def _follow_dynamo(convert_frame: ModuleType) -> None:
@@ -86,9 +89,10 @@ def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.
             modules.append(frame.f_locals["self"])
         elif code is _ENGINE_CALL:
             break
-        elif has_wrappers and (called := _module_in_wrapper(frame)) is not None:
+        elif has_wrappers and _is_wrapper(code):
             # Where Dynamo does not trace the module's call, that has a frame of its own.
-            if called not in modules[-1:]:
+            called = _module_called_by(frame)
+            if called is not None and called not in modules[-1:]:
                 modules.append(called)
         elif user is None and _stands_for_user(frame):
             user = frame
@@ -111,28 +115,32 @@ def nearest_place(
         start: the first frame to look at.
         paths: those of the modules.
     """
-    user = start
+    user, module = start, None
     while user is not None:
-        code = user.f_code
-        places = _places_of(id(code))
-        if places is None:
-            if code is _ENGINE_CALL:
-                return None
-            if _stands_for_user(user):
-                break
-            if code is not _MODULE_CALL and code is not INTERPRETER and not _is_wrapper(code):
-                _places.keep(code, _NONE)
-        elif places is not _NONE:
+        places = _places_of(id(user.f_code))
+        if places:
             break
-        elif user is start:
-            # Nor does it call a module: neither search has to look at it again.
-            start = user = user.f_back
-            continue
+        if places is not _OTHERS:
+            if places is None:
+                places = _look_at(user)
+            if places is _ENGINES:
+                return None
+            if places is _MODULES:
+                if module is None:
+                    module = _module_called_by(user)
+            elif places is not _OTHERS:
+                break
         user = user.f_back
     else:
         return None
     place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
-    module = _innermost_module(user.f_back if user is start else start)
+    if module is None:
+        # A program may be many frames deep, and mostly there is none.
+        frame, module_call = user.f_back, _MODULE_CALL
+        while frame is not None and frame.f_code is not module_call:
+            frame = frame.f_back
+        if frame is not None or _compiled:
+            module = _innermost_module(user.f_back)
     if module is not None:
         path = paths.known.get(id(module))
         if path is None and (modules := surroundings(start)[1]):
@@ -143,29 +151,42 @@ def nearest_place(
 
 def _innermost_module(frame: FrameType | None) -> torch.nn.Module | None:
     """Return the innermost module being called; in a backward, one that it calls itself."""
-    # A program may be many frames deep, and local names are looked up sooner.
-    module_call, engine_call, has_wrappers = _MODULE_CALL, _ENGINE_CALL, bool(_compiled)
+    has_wrappers, module_call, engine_call = bool(_compiled), _MODULE_CALL, _ENGINE_CALL
     while frame is not None:
         code = frame.f_code
-        if code is module_call:
-            module: torch.nn.Module = frame.f_locals["self"]
-            return module
-        if code is engine_call:
+        if code is module_call or (has_wrappers and _is_wrapper(code)):
+            module = _module_called_by(frame)
+            if module is not None:
+                return module
+        elif code is engine_call:
             return None
-        if has_wrappers and (called := _module_in_wrapper(frame)) is not None:
-            return called
         frame = frame.f_back
     return None
 
 
+def _look_at(frame: FrameType) -> _Places | None:
+    """Return what a frame's code is, which is kept where it does not depend on the frame.
+
+    ``None`` for a frame that stands for the user's, whose places are not known yet.
+    """
+    code = frame.f_code
+    if code is _ENGINE_CALL:
+        return _places.keep(code, _ENGINES)
+    if code is _MODULE_CALL or _is_wrapper(code):
+        return _places.keep(code, _MODULES)
+    if _stands_for_user(frame):
+        return None
+    return _OTHERS if code is INTERPRETER else _places.keep(code, _OTHERS)
+
+
+def _module_called_by(frame: FrameType) -> torch.nn.Module | None:
+    """Return the module that a frame of PyTorch's, or of a wrapper, calls; ``None`` if none."""
+    called = frame.f_locals.get("self" if frame.f_code is _MODULE_CALL else "fn")
+    return called if isinstance(called, torch.nn.Module) else None
+
+
 def _is_wrapper(code: CodeType) -> bool:
     return code.co_name == "inner" and code.co_filename == WRAPPERS
-
-
-def _module_in_wrapper(frame: FrameType) -> torch.nn.Module | None:
-    """Return the module that a frame calls, if it is one of Dynamo's wrappers."""
-    called = frame.f_locals.get("fn") if _is_wrapper(frame.f_code) else None
-    return called if isinstance(called, torch.nn.Module) else None
 
 
 def _stands_for_user(frame: FrameType) -> bool:
