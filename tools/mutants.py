@@ -589,12 +589,8 @@ COMPILED = (
             "if False:\n                if True:",
         ),
         ("            if places is _ENGINES:\n                return None", "            pass"),
-        ("elif code is engine_call:", "elif False:"),
+        ("if inner.f_code is _ENGINE_CALL:", "if False:"),
         ("if code is _MODULE_CALL or _is_wrapper(code):", "if code is _MODULE_CALL:"),
-        (
-            "if code is module_call or (has_wrappers and _is_wrapper(code)):",
-            "if code is module_call:",
-        ),
         ("        elif has_wrappers and _is_wrapper(code):", "        elif False:"),
         ("return _OTHERS if code is INTERPRETER else _places", "return _places"),
         ("_compiled = convert_frame.input_codes.seen", "pass"),

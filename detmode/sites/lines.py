@@ -135,12 +135,12 @@ def nearest_place(
         return None
     place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
     if module is None:
-        # A program may be many frames deep, and mostly there is none.
+        # Mostly there is none, in a program of many frames: nothing else is asked of them.
         frame, module_call = user.f_back, _MODULE_CALL
         while frame is not None and frame.f_code is not module_call:
             frame = frame.f_back
-        if frame is not None or _compiled:
-            module = _innermost_module(user.f_back)
+        if frame is not None and not _calls_backward(user.f_back, frame):
+            module = _module_called_by(frame)
     if module is not None:
         path = paths.known.get(id(module))
         if path is None and (modules := surroundings(start)[1]):
@@ -149,19 +149,13 @@ def nearest_place(
     return user, place, is_graphs
 
 
-def _innermost_module(frame: FrameType | None) -> torch.nn.Module | None:
-    """Return the innermost module being called; in a backward, one that it calls itself."""
-    has_wrappers, module_call, engine_call = bool(_compiled), _MODULE_CALL, _ENGINE_CALL
-    while frame is not None:
-        code = frame.f_code
-        if code is module_call or (has_wrappers and _is_wrapper(code)):
-            module = _module_called_by(frame)
-            if module is not None:
-                return module
-        elif code is engine_call:
-            return None
-        frame = frame.f_back
-    return None
+def _calls_backward(inner: FrameType | None, outer: FrameType) -> bool:
+    """Return whether a frame from ``inner`` outwards, before ``outer``, runs a backward."""
+    while inner is not None and inner is not outer:
+        if inner.f_code is _ENGINE_CALL:
+            return True
+        inner = inner.f_back
+    return False
 
 
 def _look_at(frame: FrameType) -> _Places | None:
