@@ -448,7 +448,6 @@ MODE = (
         "tests/mode/test_report.py tests/mode/test_logging.py",
         ("calls.count += 1", "calls.count += 2"),
         ("if logged > _LINES:", "if logged >= _LINES:"),
-        ("if calls.module and calls.count}", "if calls.module}"),
     ),
 )
 

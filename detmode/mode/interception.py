@@ -44,7 +44,7 @@ from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE, OverloadInfo
+from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import FamilyRule, RuleTable
 from detmode.table.twins import SITE, original_of
@@ -114,6 +114,8 @@ class Interception(CompiledInside):
         TorchDispatchMode.__init__(self)
         # By what an overload calls; None if its calls are not intercepted.
         self._overloads: dict[Any, OverloadInfo | None] = {}
+        # Of the same, those whose kernels make no views of what they are given.
+        self._elementwise: set[Any] = set()
         # By the facts that the policy decides on.
         self._decisions: dict[tuple[Any, ...], Decision] = {}
         self._counter = RowCounter(self._logger)
@@ -135,11 +137,12 @@ class Interception(CompiledInside):
                 return NotImplemented
             if kind == _TRACED:
                 traced = True
-        # As resolve_views does, without its call.
-        set_excluded(CONJUGATE, False)
-        set_excluded(NEGATIVE, False)
         # An overload itself is hashed and called in Python.
         operator = func._op if type(func) is _OVERLOAD else func
+        if operator not in self._elementwise:
+            # As resolve_views does, without its call.
+            set_excluded(CONJUGATE, False)
+            set_excluded(NEGATIVE, False)
         overload = self._overloads.get(operator, _UNSEEN)
         if overload is _UNSEEN:
             overload = self.overload_info(func)
@@ -186,6 +189,8 @@ class Interception(CompiledInside):
             found = self._look_up(func)
             Detours.look_again()
             self._overloads[operator] = found
+            if is_elementwise(func):
+                self._elementwise.add(operator)
         return found
 
     def _intercept(

@@ -215,7 +215,7 @@ class RowCounter:
 
 def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
     """Return a copy of a row with the numbers of its calls."""
-    modules = {calls.module: calls.count for calls in parts if calls.module and calls.count}
+    modules = {calls.module: calls.count for calls in parts if calls.module is not None}
     return replace(row, count=sum(calls.count for calls in parts), modules=modules)
 
 

@@ -95,6 +95,23 @@ UNDEFINED_OUTPUTS = {
 """Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
+def is_elementwise(func: Any) -> bool:
+    """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
+    return (
+        isinstance(func, torch._ops.OpOverload)
+        and func.namespace == "aten"
+        and torch.Tag.pointwise in func.tags
+        and not _is_composite(func)
+    )
+
+
+def _is_composite(func: torch._ops.OpOverload) -> bool:
+    # TorchScript's own operators have no dispatcher entry to ask.
+    return func.namespace != "prim" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), COMPOSITE
+    )
+
+
 class OverloadInfo:
     """Facts about one overload: from its schema, and from the table of the mode that looks it up.
 
@@ -136,12 +153,7 @@ class OverloadInfo:
         self.override = override
         self.twin: torch._ops.OpOverload | None = None
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
-        # TorchScript's own operators have no dispatcher entry to ask.
-        self.composite = (
-            not rows
-            and func.namespace != "prim"
-            and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE)
-        )
+        self.composite = not rows and _is_composite(func)
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
