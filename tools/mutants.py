@@ -444,6 +444,11 @@ MODE = (
         ("and _choices(other) != _choices(level):", "and False:"),
     ),
     *_of(
+        "detmode/table/overload_info.py",
+        "tests/mode/test_views.py",
+        ('and func.namespace == "aten"', ""),
+    ),
+    *_of(
         "detmode/mode/row_counter.py",
         "tests/mode/test_report.py tests/mode/test_logging.py",
         ("calls.count += 1", "calls.count += 2"),

@@ -1,15 +1,16 @@
 """PyTorch's own sample inputs for every operator it tests: on the CPU a mode changes no bit."""
 
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import pytest
 import torch
-from opinfo import SHARES, name_of, run, samples_of, share_of
+from opinfo import SHARES, name_of, operators, run, samples_of, share_of
 from selection import PROFILE
 
 from detmode import DeterministicMode
+from detmode.table.overload_info import is_elementwise
 from detmode.verify.claims import same_bits
 
 UNWRITTEN = {
@@ -107,3 +108,26 @@ def test_a_mode_changes_no_bit(share: int) -> None:
                     where = "in inference mode" if inference else ""
                     changed.append(f"--case {name}: sample {position} {where}")
     assert not changed, "\n".join(changed)
+
+
+def test_elementwise_kernels_make_no_views() -> None:
+    """A mode resolves none for them; of complex numbers, and of views of them, they give the same."""
+    checked = set()
+    for op in operators():
+        packet = getattr(torch.ops.aten, op.aten_name, None)
+        if torch.complex64 not in op.dtypes or packet is None:
+            continue
+        if not any(is_elementwise(getattr(packet, name)) for name in packet.overloads()):
+            continue
+        for view, sample in product((torch.clone, torch.conj), samples_of(op, torch.complex64)):
+            arguments = [
+                view(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
+                for value in (sample.input, *sample.args)
+            ]
+            with torch.no_grad():
+                expected = op(*arguments, **sample.kwargs)
+                with DeterministicMode():
+                    given = op(*arguments, **sample.kwargs)
+            torch.testing.assert_close(given, expected, rtol=0, atol=0, equal_nan=True)
+            checked.add(op.aten_name)
+    assert len(checked) > 40
