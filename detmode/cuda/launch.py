@@ -100,7 +100,8 @@ def _checked_grid(caller: str, grid: int | Sequence[int]) -> tuple[int, int, int
     # What launchers give, which is looked at sooner than in general.
     if type(grid) is tuple and len(grid) == 3:
         x, y, z = grid
-        if 0 <= x < 2**31 and 0 <= y <= 65535 and 0 <= z <= 65535:
+        # All three bounds at once: numbers together have the bits, and the sign, that any has.
+        if 0 <= x | (y | z) << 15 < 2**31:
             return grid
     x, y, z = blocks = _triple(caller, "grid", grid)
     if x >= 2**31 or y > 65535 or z > 65535:

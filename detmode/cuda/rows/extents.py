@@ -15,14 +15,23 @@ class Extents(NamedTuple):
     h: int
     w: int
 
-    @classmethod
-    def sizes(cls, sizes: Sequence[int]) -> Extents:
-        """Of (N, C, H, W) or (N, C, D, H, W)."""
-        n, c, *others = sizes
-        return cls(n, c, *others) if len(others) == 3 else cls(n, c, 1, *others)
 
-    @classmethod
-    def strides(cls, strides: Sequence[int]) -> Extents:
-        """In the order of the sizes."""
-        n, c, *others = strides
-        return cls(n, c, *others) if len(others) == 3 else cls(n, c, 0, *others)
+def sizes_of(sizes: Sequence[int]) -> tuple[int, int, int, int, int]:
+    """The members of an :class:`Extents` for (N, C, H, W) or (N, C, D, H, W).
+
+    A plain tuple, as plans take it: a named one would take a quarter of a microsecond more.
+    """
+    return _members(sizes, 1)
+
+
+def strides_of(strides: Sequence[int]) -> tuple[int, int, int, int, int]:
+    """The same for strides, in the order of the sizes."""
+    return _members(strides, 0)
+
+
+def _members(numbers: Sequence[int], depth: int) -> tuple[int, int, int, int, int]:
+    if len(numbers) == 4:
+        n, c, h, w = numbers
+        return n, c, depth, h, w
+    n, c, d, h, w = numbers
+    return n, c, d, h, w

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -150,13 +151,13 @@ def _plan(
         _, tabled = _tabled(reversed(axes))
         if length * opmath.itemsize <= SHARED:
             small = _small(interpolation, dtype, len(axes), align_corners)
-            return small.of_threads(numel, outer, inner, tabled)
+            return partial(small.launch, numel, outer, inner, tabled)
         width = sizes[-1]
         rows = numel // width
         fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
         if fits and _strip_bytes(axes, opmath) <= STRIP:
             strips = _strips(interpolation, dtype, len(axes), align_corners)
-            return strips.of_blocks((-(-width // BLOCK), rows, 1), tabled)
+            return partial(strips.launch_blocks, (-(-width // BLOCK), rows, 1), tabled)
     write = None
     known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, axes)
     if known is not None:
@@ -352,7 +353,7 @@ def _gather(
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
         launch = _gather_elements(read, written, dims, step, is_packed, clamps)
-        return launch.of_threads(numel // inner * -(-inner // step), shape)
+        return partial(launch.launch, numel // inner * -(-inner // step), shape)
     lines = numel // width
     height = shape[2 + AXIS] if dims > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
@@ -360,4 +361,5 @@ def _gather(
     y = BLOCK // x
     groups = lines // height * -(-height // rows)
     launch = _gather_rows(read, written, dims, rows, x, clamps)
-    return launch.of_blocks((-(-width // x), min(-(-groups // y), MAX_GROUPS), 1), shape)
+    grid = -(-width // x), min(-(-groups // y), MAX_GROUPS), 1
+    return partial(launch.launch_blocks, grid, shape)

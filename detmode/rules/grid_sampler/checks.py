@@ -5,54 +5,64 @@ from __future__ import annotations
 import torch
 
 from detmode.cuda.checks import check_implemented, check_scalar_type
-from detmode.rules.grid_sampler.gradients import TAPS, Sampling
 from detmode.table.conditions import FLOATING
 
-PADDINGS = range(3)
 
-
-def check(
+def check_how(
     name: str,
-    dims: int,
-    how: Sampling,
+    interpolation: int,
+    padding: int,
     dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
-    input: tuple[int, ...],
-    grid: tuple[int, ...],
-    grad: tuple[int, ...],
 ) -> None:
-    """Raise what ATen raises for the dtypes and shapes of input, grid and ``grad_output``.
+    """Raise what ATen raises for the modes, and for the dtypes of input, grid and ``grad_output``.
 
     Args:
         name: of the kernel, in messages.
-        dims: of an image.
-        how: the input is sampled.
+        interpolation: the operator's argument.
+        padding: likewise.
         dtypes: of the three tensors.
-        input: the shape of the input, likewise the others.
-        grid: likewise.
-        grad: likewise.
+    """
+    if interpolation not in range(3) or padding not in range(3):
+        raise RuntimeError(
+            "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
+            f"got {interpolation} and {padding}"
+        )
+    check_implemented(name, dtypes[0], FLOATING)
+    check_scalar_type(*dtypes)
+
+
+def matched(
+    dims: int, input: tuple[int, ...], grid: tuple[int, ...], grad: tuple[int, ...]
+) -> tuple[int, int, list[int], list[int]]:
+    """Return the images, their channels and their sizes, and those of the output.
+
+    Args:
+        dims: of an image.
+        input: the shape of the input.
+        grid: the shape of the grid.
+        grad: the shape of ``grad_output``.
+
+    Raises:
+        RuntimeError, ValueError: shapes that do not go together, as ATen does.
     """
     wrong = None
     if not len(input) == len(grid) == dims + 2:
         wrong = f"{dims + 2}D input and grid with same number of dimensions"
-    elif input[0] != grid[0] or grid[-1] != dims:
-        wrong = f"equal batch sizes of grid and input, and size {dims} of the grid's last dimension"
-    elif 0 in input[2:]:
-        wrong = "input to have non-empty spatial dimensions"
+    else:
+        n, channels, *sizes = input
+        images, *places, coordinates = grid
+        if images != n or coordinates != dims:
+            wrong = f"equal batch sizes of grid and input, and size {dims} of the grid's last one"
+        elif 0 in sizes:
+            wrong = "input to have non-empty spatial dimensions"
     if wrong is not None:
         raise RuntimeError(
             f"grid_sampler(): expected {wrong}, but got input with sizes {list(input)} and grid "
             f"with sizes {list(grid)}"
         )
-    expected = (*input[:2], *grid[1:-1])
-    if grad != expected:
+    if grad != (n, channels, *places):
         raise ValueError(
-            f"grid_sampler(): expected grad_output to have sizes {list(expected)} but got "
+            f"grid_sampler(): expected grad_output to have sizes {[n, channels, *places]} but got "
             f"grad_output with sizes {list(grad)}"
         )
-    if how.interpolation not in TAPS or how.padding not in PADDINGS:
-        raise RuntimeError(
-            "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
-            f"got {how.interpolation} and {how.padding}"
-        )
-    check_implemented(name, dtypes[0], FLOATING)
-    check_scalar_type(*dtypes)
+    return n, channels, sizes, places

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, headroom, planned
-from detmode.cuda.rows.extents import Extents
+from detmode.cuda.rows.extents import sizes_of, strides_of
+from detmode.rules.grid_sampler.checks import check_how, matched
 from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -57,52 +59,58 @@ Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """The shape of a tensor, and its strides."""
 
 
-class Plan(NamedTuple):
-    """The launches that still need their tensors.
-
-    Args:
-        observe: of the addends of the input's gradient.
-        add: likewise.
-        finish: of their sums.
-        gather: of the grid's gradient; None where it is zero: for nearest, and without channels.
-    """
-
-    observe: Launch
-    add: Launch
-    finish: Launch
-    gather: Launch | None
+Plan: TypeAlias = tuple[Launch, Launch, "Launch | None"]
+"""The launches that still need their tensors: of the addends of the input's gradient, of their
+sums, and of the grid's gradient; None where that is zero: for nearest, and without channels."""
 
 
-def plan(how: Sampling, dtype: torch.dtype, input: Layout, grid: Layout, grad: Layout) -> Plan:
+def plan(
+    name: str,
+    how: Sampling,
+    dims: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+    input: Layout,
+    grid: Layout,
+    grad: Layout,
+) -> Plan:
     """Plan the gradients of an input and a grid.
 
     Args:
+        name: of the kernel, in messages.
         how: the input is sampled.
-        dtype: of all tensors.
+        dims: of an image.
+        dtypes: of the input, the grid and ``grad_output``: all the same.
         input: (N, C, H, W) or (N, C, D, H, W).
         grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
         grad: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
+
+    Raises:
+        Exception: as ATen, for what does not go together.
     """
-    (n, channels, *_), dims = input[0], grid[0][-1]
-    samples, taps, numel = prod(grid[0][1:-1]), TAPS[how.interpolation], prod(grad[0])
-    per_thread = min(max(numel // MANY, 1), MOST_CHANNELS)
+    add, finish = _scattering(name, how, dims, dtypes)
+    n, channels, sizes, places = matched(dims, input[0], grid[0], grad[0])
+    samples = n * prod(places)
+    numel = samples * channels
+    per_thread = min(numel // MANY, MOST_CHANNELS) or 1
     groups = -(-channels // per_thread)
-    threads, elements, bits = n * groups * samples, prod(input[0]), headroom(samples * taps**dims)
-    of_image, *of_places, of_coordinates = grid[1]
     # The coordinates are the grid's channels.
-    grid_stride = Extents.strides((of_image, of_coordinates, *of_places))
-    extents = Extents.sizes(input[0]), Extents.sizes(grad[0]), Extents.strides(grad[1]), grid_stride
-    observe, add, finish = _scattering(how, dtype, dims)
+    of_image, *of_places, of_coordinates = grid[1]
+    grid_stride = strides_of((of_image, of_coordinates, *of_places))
+    input_size = sizes_of((n, channels, *sizes))
+    extents = input_size, sizes_of(grad[0]), strides_of(grad[1]), grid_stride
+    elements = n * channels * prod(sizes)
+    bits = headroom(prod(places) * TAPS[how.interpolation] ** dims)
     gather = None
     if how.interpolation != NEAREST and numel:
-        runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-        blocks = min(-(-n * samples * runs // THREADS), 2**16)
-        strides, run = Extents.strides(input[1]), -(-channels // runs)
-        gather = _gathering(how, dtype, dims, runs).of_blocks(blocks, run, *extents, strides)
-    return Plan(
-        observe.of_threads(threads, groups, per_thread, *extents, bits),
-        add.of_threads(threads, groups, per_thread, *extents, bits),
-        finish.of_threads(elements, elements, bits),
+        runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1
+        blocks = min(-(-samples * runs // THREADS), 2**16)
+        strides, run = strides_of(input[1]), -(-channels // runs)
+        unsized = _gathering(how, dims, dtypes[0], runs)
+        gather = partial(unsized.launch_blocks, blocks, run, *extents, strides)
+    return (
+        add.of_threads(samples * groups, groups, per_thread, *extents, bits),
+        # Packed at each call: that takes half a microsecond, and a plan more than one.
+        partial(finish.launch, elements, elements, bits),
         gather,
     )
 
@@ -112,21 +120,25 @@ _EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride")
 
 @planned
 def _scattering(
-    how: Sampling, dtype: torch.dtype, dims: int
-) -> tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]:
+    name: str,
+    how: Sampling,
+    dims: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+) -> tuple[UnsizedLaunch, UnsizedLaunch]:
     """The launches of the input's gradient without their sizes."""
-    entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
+    check_how(name, how.interpolation, how.padding, dtypes)
+    dtype = ctype(dtypes[0])
+    entry = f"grid_sampler_scatter<{dtype}, {dims}, {TAPS[how.interpolation]}>"
     open = ("groups", "per_thread", *_EXTENTS, "headroom")
     fixed = {"padding": how.padding, "align_corners": how.align_corners}
     return (
-        UnsizedLaunch(SOURCE, entry, open, sums=None, **fixed),
         UnsizedLaunch(SOURCE, entry, open, **fixed),
-        UnsizedLaunch(SOURCE, f"finish_sums<{ctype(dtype)}>", ("n", "headroom")),
+        UnsizedLaunch(SOURCE, f"finish_sums<{dtype}>", ("n", "headroom")),
     )
 
 
 @planned
-def _gathering(how: Sampling, dtype: torch.dtype, dims: int, runs: int) -> UnsizedLaunch:
+def _gathering(how: Sampling, dims: int, dtype: torch.dtype, runs: int) -> UnsizedLaunch:
     """The launch of the grid's gradient without its sizes."""
     entry = f"grid_sampler_grad_grid<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
     return UnsizedLaunch(

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from detmode.cuda import new_empty, new_zeros, planned, sum_in_any_order
 from detmode.cuda.checks import check_devices, checks_all
-from detmode.rules.grid_sampler.checks import check
-from detmode.rules.grid_sampler.gradients import BILINEAR, Layout, Plan, Sampling, plan
+from detmode.rules.grid_sampler.gradients import BILINEAR, Sampling, plan
 
 ZEROS = 0
 
@@ -117,34 +116,22 @@ def _backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor]:
     check_devices(name, input, grid, grad_output)
-    launches = _plan(
-        name, dims, how, (input.dtype, grid.dtype, grad_output.dtype),
+    add, finish, gather = _plan(
+        name, how, dims, (input.dtype, grid.dtype, grad_output.dtype),
         (input.shape, input.stride()), (grid.shape, grid.stride()),
         (grad_output.shape, grad_output.stride()),
     )  # fmt: skip
     asks_for_input, _ = output_mask
     of_input = None
-    given = {"grad_output": grad_output, "grid": grid}
     if asks_for_input:
         of_input = new_empty(input, input.shape)
-        observe, add = (partial(each, **given) for each in launches[:2])
-        sum_in_any_order(of_input, observe, add, launches.finish)
-    if launches.gather is None:
+        add = partial(add, grad_output=grad_output, grid=grid)
+        sum_in_any_order(of_input, partial(add, sums=None), add, finish)
+    if gather is None:
         return of_input, new_zeros(grid, grid.shape)
     of_grid = new_empty(grid, grid.shape)
-    launches.gather(input=input, grad_grid=of_grid, **given)
+    gather(input=input, grad_grid=of_grid, grad_output=grad_output, grid=grid)
     return of_input, of_grid
 
 
-@planned
-def _plan(
-    name: str,
-    dims: int,
-    how: Sampling,
-    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
-    input: Layout,
-    grid: Layout,
-    grad: Layout,
-) -> Plan:
-    check(name, dims, how, dtypes, input[0], grid[0], grad[0])
-    return plan(how, dtypes[0], input, grid, grad)
+_plan = planned(plan)

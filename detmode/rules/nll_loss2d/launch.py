@@ -9,7 +9,7 @@ from torch import Tensor
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, ctype, new_empty, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.extents import Extents
+from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.table.conditions import FLOATING
 
 THREADS = 256
@@ -105,8 +105,8 @@ def _plan(
     add, finish = _unsized(dtype, classes > 0, weights is not None, reduction == MEAN)
     of_images, *of_pixels = target_strides
     add_pixels = add.of_blocks(
-        blocks, pixels, Extents.sizes(shape), Extents.strides(strides),
-        Extents.strides((of_images, 0, *of_pixels)), ignore_index,
+        blocks, pixels, sizes_of(shape), strides_of(strides),
+        strides_of((of_images, 0, *of_pixels)), ignore_index,
     )  # fmt: skip
     return add_pixels, finish.of_blocks(1, blocks), blocks
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from detmode.cuda import contiguous, ctype, new_empty, sum_to_zeros
-from detmode.cuda.rows.extents import Extents
+from detmode.cuda.rows.extents import Extents, strides_of
 from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
 
 
@@ -72,7 +72,7 @@ def _sampled(
 ) -> dict[str, Any]:
     """Return the arguments of ``roi_align_backward`` other than sizes."""
     return {
-        "grad_stride": Extents.strides(grad.stride()),
+        "grad_stride": Extents(*strides_of(grad.stride())),
         "spatial_scale": float(spatial_scale),
         "sampling_ratio": sampling_ratio,
         "aligned": aligned,
