@@ -22,6 +22,7 @@ from detmode.cuda.rows.interpolation_tables import (
     SOURCE,
     WIDTH,
     Axis,
+    Given,
     Interpolation,
     Tables,
     kept_tables,
@@ -141,35 +142,37 @@ def _plan(
     if shape == input_size or 0 in input_size:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    given = zip(sizes, output_size, scales)
-    axes, length, reads = _axes(interpolation, opmath, align_corners, given)
+    given = tuple(zip(sizes, output_size, scales))
     outer, inner = leading
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
-    numel = math.prod(input_size)
-    if numel < MANY and reads <= MAX_READS:
-        _, tabled = _tabled(reversed(axes))
-        if length * opmath.itemsize <= SHARED:
-            small = _small(interpolation, dtype, len(axes), align_corners)
-            return partial(small.launch, numel, outer, inner, tabled)
-        width = sizes[-1]
-        rows = numel // width
-        fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
-        if fits and _strip_bytes(axes, opmath) <= STRIP:
-            strips = _strips(interpolation, dtype, len(axes), align_corners)
-            return partial(strips.launch_blocks, (-(-width // BLOCK), rows, 1), tabled)
-    write = None
-    known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, axes)
+    numel, rank = math.prod(input_size), len(sizes)
+    if numel < MANY:
+        axes, length = _axes(interpolation, opmath, align_corners, given)
+        if _reads(axes) <= MAX_READS:
+            _, tabled = _tabled(reversed(axes))
+            if length * opmath.itemsize <= SHARED:
+                small = _small(interpolation, dtype, rank, align_corners)
+                return partial(small.launch, numel, outer, inner, tabled)
+            width = sizes[-1]
+            rows = numel // width
+            fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
+            if fits and _strip_bytes(axes, opmath) <= STRIP:
+                strips = _strips(interpolation, dtype, rank, align_corners)
+                return partial(strips.launch_blocks, (-(-width // BLOCK), rows, 1), tabled)
+    write, length = None, 0
+    known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, given)
     if known is not None:
         axes = known
     else:
+        axes, length = _axes(interpolation, opmath, align_corners, given)
         write = _write(interpolation, opmath, align_corners).of_threads(*_tabled(axes))
     row = output_size[-1] * inner
     many = inner == 1 and numel >= MANY
     clamps = interpolation.clamps
-    if len(sizes) == 1 or row == 1 or reads <= MAX_READS or many:
+    if many or rank == 1 or row == 1 or _reads(axes) <= MAX_READS:
         whole = _shape(outer, inner, axes)
-        gather = _gather(dtype, dtype, len(sizes), whole, numel, is_aligned, clamps)
+        gather = _gather(dtype, dtype, rank, whole, numel, is_aligned, clamps)
         return write, length, gather, None, (0, 0)
     outer_last = outer * math.prod(sizes[:-1])
     first = _shape(outer, row, axes[:-1])
@@ -177,40 +180,48 @@ def _plan(
     return (
         write,
         length,
-        _gather(dtype, opmath, len(sizes) - 1, first, outer_last * row, is_aligned, clamps),
+        _gather(dtype, opmath, rank - 1, first, outer_last * row, is_aligned, clamps),
         _gather(opmath, dtype, 1, last, numel, True, clamps),
         (outer_last, row),
     )
 
 
 def _axes(
-    interpolation: Interpolation,
-    dtype: torch.dtype,
-    align_corners: bool,
-    given: Iterable[tuple[int, int, float | None]],
-) -> tuple[list[Axis], int, int]:
-    """The axes in memory for their tables alone, its elements, and the most that an element reads.
-
-    ``given`` has the input size, the output size and the scale of each.
-    """
+    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Iterable[Given]
+) -> tuple[list[Axis], int]:
+    """The axes in memory for their tables alone, and its elements."""
     axes: list[Axis] = []
-    length, reads, word = 0, 1, dtype.itemsize // 4
-    for size, out, scale in given:
-        if size >= 1 << 31 or out >= 1 << 31:
-            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-        ratio = ratio_of(size, out, align_corners, scale)
-        taps = interpolation.taps(size, ratio)
-        axes.append((size, out, taps, length, ratio))
-        length += _length(size, out, taps, word)
+    length, word = 0, dtype.itemsize // 4
+    for each in given:
+        axis = _axis(interpolation, align_corners, each, length)
+        axes.append(axis)
+        length += _length(axis, word)
+    return axes, length
+
+
+def _axis(interpolation: Interpolation, align_corners: bool, given: Given, start: int) -> Axis:
+    """The axis of a dimension whose table begins at ``start``."""
+    size, out, scale = given
+    if size >= 1 << 31 or out >= 1 << 31:
+        raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+    ratio = ratio_of(size, out, align_corners, scale)
+    return size, out, interpolation.taps(size, ratio), start, ratio
+
+
+def _reads(axes: Iterable[Axis]) -> int:
+    """The most that an element reads."""
+    reads = 1
+    for size, out, taps, _, _ in axes:
         reads *= -(-out * taps // size)
-    return axes, length, reads
+    return reads
 
 
-def _length(size: int, out: int, taps: int, word: int) -> int:
+def _length(axis: Axis, word: int) -> int:
     """The elements of an axis' table, which has 32-bit positions behind the weights.
 
     ``word``: those that an element has room for.
     """
+    size, out, taps, _, _ = axis
     return out * taps - (-(out + 2 * size) // word)
 
 
@@ -237,23 +248,23 @@ def _kept(
     interpolation: Interpolation,
     dtype: torch.dtype,
     align_corners: bool,
-    axes: Iterable[Axis],
+    given: Iterable[Given],
 ) -> list[Axis] | None:
     """Return the axes in memory that is kept; None if there is no room for them.
 
     What it lacks of their tables is written.
     """
     known = kept.axes[interpolation, align_corners]
-    new: dict[tuple[int, int, float], Axis] = {}
+    new: dict[Given, Axis] = {}
     found = []
-    for size, out, taps, _, ratio in axes:
-        key = size, out, ratio
-        axis = known.get(key) or new.get(key)
+    for each in given:
+        axis = known.get(each) or new.get(each)
         if axis is None:
-            start = kept.take(_length(size, out, taps, dtype.itemsize // 4))
+            size, out, taps, _, ratio = axis = _axis(interpolation, align_corners, each, 0)
+            start = kept.take(_length(axis, dtype.itemsize // 4))
             if start is None:
                 return None
-            axis = new[key] = size, out, taps, start, ratio
+            axis = new[each] = size, out, taps, start, ratio
         found.append(axis)
     if new:
         positions, tabled = _tabled(new.values())
@@ -275,9 +286,9 @@ def _tabled(axes: Iterable[Axis]) -> tuple[int, tuple[float, ...]]:
 def _shape(outer: int, inner: int, axes: Iterable[Axis]) -> tuple[int, ...]:
     """The members of ``resized_shape`` of the kernels' header, which has the last axis first."""
     numbers: tuple[int, ...] = ()
-    for size, out, taps, start, _ in axes:
-        numbers = (size, out, taps, start, *numbers)
-    return outer, inner, *numbers, *NO_AXES[len(numbers) :]
+    for axis in axes:
+        numbers = axis[:4] + numbers
+    return (outer, inner) + numbers + NO_AXES[len(numbers) :]
 
 
 # Launches without their shapes.

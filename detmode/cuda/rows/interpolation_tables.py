@@ -111,6 +111,10 @@ begins, and input positions per output position. A plain tuple: a named one woul
 microsecond more."""
 
 
+Given: TypeAlias = tuple[int, int, "float | None"]
+"""The input size, the output size and the scale of a dimension."""
+
+
 class Tables:
     """Memory for the tables of the axes that calls on a stream have met, each written once.
 
@@ -119,13 +123,13 @@ class Tables:
 
     Attributes:
         axes: of each interpolation and choice of ``align_corners``, by input size, output size and
-            input positions per output position, the axes whose table's launch is on the stream.
+            scale, the axes whose table's launch is on the stream.
         used: the elements that are taken.
     """
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
-        self.axes: defaultdict[tuple[Interpolation, bool], dict[tuple[int, int, float], Axis]]
+        self.axes: defaultdict[tuple[Interpolation, bool], dict[Given, Axis]]
         self.axes = defaultdict(dict)
         self.used = 0
 
