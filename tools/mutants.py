@@ -369,10 +369,7 @@ STATE = (
         "tests/mode/test_undo.py",
         ("for step in reversed(self._steps):", "for step in self._steps:"),
         ("if _get_thread() == self.thread:", "if True:"),
-        ("self._end = self.ongoing.pop", "self._end = self.ongoing.get"),
-        ("return _get_thread() in tuple(self.ongoing.values())", "return bool(self.ongoing)"),
-        ("del frames[_get_thread()]", "pass"),
-        ("frame.f_code is not code:", "frame.f_code is code:"),
+        ("tokens.remove(self.own.token)", "pass"),
     ),
     *_of(
         "detmode/environment/process_setting.py",
@@ -386,7 +383,7 @@ STATE = (
         "detmode/environment/settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
-        ("if not held and (", "if ("),
+        ("UNSETTLED if FLAG._active or FLAG._waiting else", "UNSETTLED if FLAG._active else"),
     ),
     *_of(
         "detmode/environment/seeding.py",

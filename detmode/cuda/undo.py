@@ -17,14 +17,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 _get_thread = threading.get_ident
-_reference = weakref.ref
 
 
 class Lock:
@@ -154,67 +151,64 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
     return undo
 
 
+class _Token:
+    """An object to which a call in progress refers."""
+
+
+class _Own(threading.local):
+    """The token of a thread.
+
+    Args:
+        tokens: of all threads; it is put there.
+    """
+
+    def __init__(self, tokens: weakref.WeakValueDictionary[int, _Token]) -> None:
+        self.token = _Token()
+        tokens[_get_thread()] = self.token
+
+
 class Calls:
-    """Calls in progress, in all threads, of which each call asks.
+    """Calls in progress, in all threads: each refers to the token of its thread.
+
+    Only the interpreter holds the reference, on its stack, as in ``(calls.own.token, call())[1]``,
+    or an object that a block holds. However the call ends, the reference is dropped: there is
+    nothing to undo. Who asks for calls counts references.
 
     Attributes:
-        ongoing: their threads.
+        own: has the ``token`` of the current thread.
     """
 
     def __init__(self) -> None:
-        # A reference is hashed when it is put in, while its call is there.
-        self.ongoing: dict[weakref.ref[functools.partial[Any]], int] = {}
-        # The dict's own methods are in C, where no signal handler runs.
-        self._end = self.ongoing.pop
+        self._tokens: weakref.WeakValueDictionary[int, _Token] = weakref.WeakValueDictionary()
+        self.own = _Own(self._tokens)
         _registries.add(self)
 
-    def made(self, function: Callable[..., R]) -> Callable[..., R]:
-        """Return ``function``, to be called at once: in progress until it is dropped."""
-        call = functools.partial(function)
-        self.ongoing[_reference(call, self._end)] = _get_thread()
-        return call
-
     def here(self) -> bool:
         """Return whether the current thread is in one of the calls."""
-        return _get_thread() in tuple(self.ongoing.values())
-
-    def _forked(self) -> None:
-        # Calls of threads that no longer exist would never end.
-        for call, thread in tuple(self.ongoing.items()):
-            if thread != _get_thread():
-                del self.ongoing[call]
-
-
-class FoundCalls:
-    """A decorator of one function, whose calls in progress are found on the stacks of the threads.
-
-    A call pays nothing for it, and leaves nothing behind, however it ends; who asks reads stacks.
-    """
-
-    def __call__(self, function: F) -> F:
-        """Find the calls of ``function``."""
-        self._function: Any = function
-        return function
-
-    def here(self) -> bool:
-        """Return whether the current thread is in one of the calls."""
-        return self._is_in(sys._getframe(1))
+        return _references([self.own.token]) > _IDLE
 
     def elsewhere(self) -> bool:
         """Return whether another thread is in one of the calls."""
-        # Of a process that has forked, only the thread of the child is left.
-        frames = sys._current_frames()
-        # This frame would hold itself, and all locals from here outwards, tensors among them.
-        del frames[_get_thread()]
-        return any(map(self._is_in, frames.values()))
+        # No other list holds them: that would count.
+        tokens = list(filter(None, (reference() for reference in self._tokens.valuerefs())))
+        if self.own.token in tokens:
+            tokens.remove(self.own.token)
+        return _references(tokens) > _IDLE
 
-    def _is_in(self, frame: FrameType | None) -> bool:
-        # Asked for now: tools that count lines replace it.
-        code = self._function.__code__
-        while frame is not None and frame.f_code is not code:
-            frame = frame.f_back
-        return frame is not None
+    def _forked(self) -> None:
+        # Calls of threads that no longer exist would never end.
+        self._tokens.clear()
+        self._tokens[_get_thread()] = self.own.token
 
+
+def _references(tokens: list[_Token]) -> int:
+    """Return the most references to one of the tokens."""
+    return max(map(sys.getrefcount, tokens), default=0)
+
+
+# To a token that only its thread has.
+_token = _Token()
+_IDLE = _references([_token])
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 _registries: weakref.WeakSet[Calls] = weakref.WeakSet()

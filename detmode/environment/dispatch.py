@@ -70,7 +70,7 @@ class without_modes:
 
     def __enter__(self) -> None:
         # Both are dropped at the end, however the block ends.
-        self._held = own_calls.made(bool)
+        self._held = own_calls.own.token
         self._off: AbstractContextManager[object] | None = None
         # A call that a mode receives mostly has no other mode left, and PyTorch's block takes 5 us.
         if _count_modes() or _count_early_modes():

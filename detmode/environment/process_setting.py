@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from detmode.cuda.undo import FoundCalls, Lock, Undo
+from detmode.cuda.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _set_flag = torch._C._set_deterministic_algorithms
 PATIENCE = 60.0
 """The seconds that a call waits for calls of other threads that need another value."""
 
-native_calls = FoundCalls()
+native_calls = Calls()
 """The calls that need PyTorch's deterministic paths."""
 
 

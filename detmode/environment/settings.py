@@ -50,12 +50,11 @@ def call_natively(
         return result
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
     with deterministic_flag(True), benchmark:
-        return call_if_settled(function, args, kwargs, held=True)
+        return (native_calls.own.token, function(*args, **kwargs))[1]
 
 
-@native_calls
 def call_if_settled(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], held: bool = False
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call ``function`` if the settings of deterministic paths are in force, as they mostly are.
 
@@ -63,17 +62,18 @@ def call_if_settled(
         function: makes the call.
         args: of the call.
         kwargs: of the call.
-        held: true if the caller holds them.
 
     Returns:
         The result, or ``UNSETTLED`` if the call was not made.
     """
-    # Asked in here, where another thread's call that needs the flag off finds this one, and waits.
-    if not held and (
-        FLAG._active or FLAG._waiting or not _get_flag() or _get_warn_only() or _get_benchmark()
-    ):
+    if not _get_flag() or _get_warn_only() or _get_benchmark():
         return UNSETTLED
-    return function(*args, **kwargs) if kwargs else function(*args)
+    # What is held is asked for in the call: another thread's that needs the flag off finds this one
+    # in progress, and waits.
+    return (
+        native_calls.own.token,
+        UNSETTLED if FLAG._active or FLAG._waiting else function(*args, **kwargs),
+    )[1]
 
 
 def _inductor_config() -> Any:

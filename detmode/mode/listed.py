@@ -304,7 +304,7 @@ def acting() -> DeterministicMode | None:
 
     A thread that has entered no mode belongs to the block that was entered last.
     """
-    if own_calls.ongoing and own_calls.here():
+    if own_calls.here():
         return None
     level = innermost()
     if level is not None:

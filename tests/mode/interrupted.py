@@ -21,8 +21,9 @@ from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, al
 from detmode.compiled.current import thread
 from detmode.cuda.undo import _locks
 from detmode.environment.dispatch import own_calls
-from detmode.environment.process_setting import all_settings
+from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import Detours
+from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)
@@ -136,7 +137,7 @@ def state() -> dict[str, object]:
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],
         "held": [len(setting._waiting + setting._active) for setting in all_settings],
-        "calls": len(own_calls.ongoing),
+        "calls": [calls.here() for calls in (own_calls, native_calls, validations)],
         "locks": locks_taken(),
     }
 

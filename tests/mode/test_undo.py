@@ -1,14 +1,11 @@
 """Restoring the changes of a block."""
 
 import functools
-import gc
-import threading
-import weakref
 
 import pytest
 from programs import in_another_thread
 
-from detmode.cuda.undo import Calls, FoundCalls, Undo
+from detmode.cuda.undo import Calls, Undo
 
 
 def test_the_last_change_is_undone_first():
@@ -31,23 +28,6 @@ def test_the_last_change_is_undone_first():
     assert undone[5:] == ["last", "interrupted", "first"]
 
 
-def test_who_asks_for_calls_keeps_nothing_alive():
-    """The stacks of the threads are read, and their frames, with what is in them, are let go."""
-    found = FoundCalls()
-    found(in_another_thread)
-
-    def ask() -> weakref.ref:
-        local = threading.local()
-        assert not found.elsewhere()
-        return weakref.ref(local)
-
-    gc.disable()
-    try:
-        assert ask()() is None
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_end_of_a_with_statement(elsewhere):
     """It undoes what its own thread entered; another thread that drops it undoes nothing."""
@@ -63,16 +43,30 @@ def test_the_end_of_a_with_statement(elsewhere):
 
 def test_calls_belong_to_their_threads():
     """A call in progress is known in its own thread as one here, in others as one elsewhere."""
-    registered, found, seen = Calls(), FoundCalls(), []
+    calls, seen = Calls(), []
 
     def look():
-        seen.append((registered.here(), found.here(), found.elsewhere()))
+        seen.append((calls.here(), calls.elsewhere()))
 
-    @found
     def inside():
         look()
         in_another_thread(look)
 
-    registered.made(inside)()
+    (calls.own.token, inside())
     look()
-    assert seen == [(True, True, False), (False, False, True), (False, False, False)]
+    in_another_thread(look)
+    assert seen == [(True, False), (False, True), (False, False), (False, False)]
+
+
+def test_a_call_that_raised_is_over():
+    """What the traceback of its error holds does not keep a call in progress."""
+    calls = Calls()
+
+    def fail():
+        assert calls.here()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        (calls.own.token, fail())
+    assert raised.tb is not None
+    assert not calls.here()
