@@ -256,7 +256,7 @@ KERNELS = (
     *_of(
         "detmode/cuda/rows/interpolation.py",
         "tests/rules/test_upsample_fuzz.py -k few",
-        ("numel < MANY and reads <= MAX_READS:", "numel < MANY:"),
+        ("if _reads(axes) <= MAX_READS:", "if True:"),
         ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
         ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
         ("(behind if behind > 0 else 0) + 3", "3"),
@@ -272,6 +272,19 @@ KERNELS = (
         "tests/cuda/test_signature.py",
         ("if given.keys() != set(names):", "if False:"),
         ('"lambda buffer, tensors: put(buffer, 0', '"lambda buffer, tensors: put(buffer, 8'),
+    ),
+    *_of(
+        "detmode/rules/grid_sampler/checks.py",
+        "tests/rules/test_checked_launchers.py",
+        ("if images != n or coordinates != dims:", "if images != n:"),
+        ("elif 0 in sizes:", "elif False:"),
+        ("check_scalar_type(*dtypes)", "pass"),
+    ),
+    *_of(
+        "detmode/cuda/launch.py",
+        "tests/cuda/test_launch.py",
+        ("0 <= x | (y | z) << 15 < 2**31", "0 <= x | y << 15 < 2**31"),
+        ("0 <= x | (y | z) << 15 < 2**31", "x | (y | z) << 15 < 2**31"),
     ),
     *_of(
         "detmode/cuda/launch.py",

@@ -29,7 +29,9 @@ _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
 _INDUCTOR = "torch._inductor.config"
+
 UNSETTLED: Any = object()
+"""In place of the result of a call that was not made."""
 
 
 def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:

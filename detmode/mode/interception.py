@@ -302,8 +302,9 @@ class Interception(CompiledInside):
             case "native":
                 run = call.overload.run
                 result = call_if_settled(run, call.args, call.kwargs)
-                # The same with a call more.
-                return call_natively(run, call.args, call.kwargs) if result is UNSETTLED else result
+                if result is UNSETTLED:
+                    result = call_natively(run, call.args, call.kwargs)
+                return result
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None
                 action = call.row.rule.action

@@ -59,7 +59,7 @@ def test_calls_belong_to_their_threads():
 
 
 def test_a_call_that_raised_is_over():
-    """What the traceback of its error holds does not keep a call in progress."""
+    """Its error's traceback, which holds frames, does not keep it in progress."""
     calls = Calls()
 
     def fail():
