@@ -235,6 +235,7 @@ def test_a_launch_whose_size_is_to_come() -> None:
         ((1, 1, 2**16), "grid must be below"),
         ((2**31, 1, 1), "grid must be below"),
         ((1, -1, 1), "grid must not be negative"),
+        ((-1, 1, 1), "grid must not be negative"),
         (2**31, "grid must be below"),
         (-1, "grid must not be negative"),
     ):
@@ -242,6 +243,7 @@ def test_a_launch_whose_size_is_to_come() -> None:
             in_blocks.of_blocks(grid, 1, (1, 2, 3.0))
         with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
             in_blocks.launch_blocks(grid, 1, (1, 2, 3.0), output=output)
+    in_blocks.of_blocks((2**31 - 1, 2**16 - 1, 2**16 - 1), 1, (1, 2, 3.0))
     in_threads = partial(in_blocks.launch, output=output)
     for launched in (in_blocks.of_threads, in_threads):
         with pytest.raises(

@@ -143,6 +143,28 @@ def test_one_thread_waits_not_for_itself(on, monkeypatch):
     assert call_natively(call_with_flag_off, (), {})
 
 
+def test_a_native_call_waits_for_one_that_waits_already(on):
+    """Those that need the flag off come to their turn, however many native calls follow."""
+    order = []
+
+    def with_flag_off() -> None:
+        with deterministic_flag(False):
+            order.append("flag off")
+
+    threads = [
+        threading.Thread(target=with_flag_off),
+        threading.Thread(target=call_natively, args=(order.append, ("native",), {})),
+    ]
+    with Other(natively):
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            while len(FLAG._waiting) < number and not order:
+                time.sleep(1e-3)
+    for thread in threads:
+        thread.join()
+    assert order == ["flag off", "native"]
+
+
 def test_a_native_call_that_waits_holds_nobody_up(on, monkeypatch):
     """The call for which it waits may need other settings still, which the native call lacks."""
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)

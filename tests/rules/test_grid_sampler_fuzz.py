@@ -1,6 +1,7 @@
 """Grid sampling's backward on the host runner, and F.grid_sample in the mode."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -232,3 +233,32 @@ def test_grid_without_gradient() -> None:
         assert torch.allclose(leaf.grad, expected, rtol=1e-5, atol=1e-5)
         leaf.requires_grad_(False)
         leaf.grad = None
+
+
+@pytest.mark.parametrize(
+    ("input", "grid"),
+    [
+        ((2, 2, 3, 3), (1, 2, 2, 2)),
+        ((1, 2, 3, 3), (1, 2, 2, 3)),
+        ((1, 2, 3, 3), (1, 2, 2, 2, 3)),
+        ((1, 2, 3, 0), (1, 2, 2, 2)),
+        ((1, 2, 3, 3, 3), (1, 2, 2, 2, 3)),
+    ],
+)
+def test_what_is_wrong_is_said_as_by_aten(input: tuple[int, ...], grid: tuple[int, ...]) -> None:
+    """PyTorch's shape function refuses nothing, so that ATen's words are the launcher's own."""
+    given = (
+        torch.zeros(1, 2, 2, 2),
+        torch.zeros(input),
+        torch.zeros(grid),
+        0,
+        0,
+        False,
+        [True] * 2,
+    )
+    said = []
+    for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
+        with mode, pytest.raises(RuntimeError) as raised:  # compared below
+            ATEN[2](*given)
+        said.append(str(raised.value))
+    assert said[0] == said[1]

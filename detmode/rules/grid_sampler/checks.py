@@ -45,24 +45,31 @@ def matched(
     Raises:
         RuntimeError, ValueError: shapes that do not go together, as ATen does.
     """
-    wrong = None
-    if not len(input) == len(grid) == dims + 2:
-        wrong = f"{dims + 2}D input and grid with same number of dimensions"
-    else:
+    if len(input) == len(grid) == dims + 2:
         n, channels, *sizes = input
         images, *places, coordinates = grid
-        if images != n or coordinates != dims:
-            wrong = f"equal batch sizes of grid and input, and size {dims} of the grid's last one"
-        elif 0 in sizes:
-            wrong = "input to have non-empty spatial dimensions"
-    if wrong is not None:
-        raise RuntimeError(
-            f"grid_sampler(): expected {wrong}, but got input with sizes {list(input)} and grid "
-            f"with sizes {list(grid)}"
+        if images == n and coordinates == dims and 0 not in sizes:
+            if grad != (n, channels, *places):
+                raise ValueError(
+                    f"grid_sampler(): expected grad_output to have sizes {[n, channels, *places]} "
+                    f"but got grad_output with sizes {list(grad)}"
+                )
+            return n, channels, sizes, places
+    raise RuntimeError(f"grid_sampler(): expected {_expected(dims, list(input), list(grid))}")
+
+
+def _expected(dims: int, input: list[int], grid: list[int]) -> str:
+    """Return what is missing, in ATen's order and words."""
+    sizes = f"input with sizes {input} and grid with sizes {grid}"
+    if input[:1] != grid[:1]:
+        return f"grid and input to have same batch size, but got {sizes}"
+    if grid[-1:] != [len(input) - 2]:
+        return (
+            f"grid to have size {len(input) - 2} in last dimension, but got grid with sizes {grid}"
         )
-    if grad != (n, channels, *places):
-        raise ValueError(
-            f"grid_sampler(): expected grad_output to have sizes {[n, channels, *places]} but got "
-            f"grad_output with sizes {list(grad)}"
+    if 0 in input[2:]:
+        return (
+            f"input to have non-empty spatial dimensions, but input has sizes {input} with "
+            f"dimension {input.index(0, 2)} being empty"
         )
-    return n, channels, sizes, places
+    return f"{dims + 2}D input and grid with same number of dimensions, but got {sizes}"
