@@ -380,10 +380,11 @@ STATE = (
     ),
     *_of(
         "detmode/cuda/undo.py",
-        "tests/mode/test_undo.py",
+        "tests/mode/test_undo.py tests/mode/test_threads.py",
         ("for step in reversed(self._steps):", "for step in self._steps:"),
         ("if _get_thread() == self.thread:", "if True:"),
         ("tokens.remove(self.own.token)", "pass"),
+        ("self._tokens.clear()", "pass"),
     ),
     *_of(
         "detmode/environment/process_setting.py",
