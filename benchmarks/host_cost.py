@@ -78,7 +78,7 @@ def _launches(rounds: int, calls: int, where: str = "cuda") -> dict[str, Spread]
         launch(digest.SOURCE, "digest", 1, bytes=data, sums=sums, n_bytes=8)
 
     whole()  # compiles, loads, and leaves its arguments where the driver's call reads them
-    _, kernel = device._kernels[id(digest.SOURCE), "digest", data.device.index]
+    kernel = device._kernels[digest.SOURCE, "digest", data.device.index]
     stream = torch.cuda.current_stream().cuda_stream
     bound = (kernel.function, *(1, 1, 1), *(256, 1, 1), 0, stream, kernel.slots.all[1], 0)
     pointers = (data.data_ptr(), sums.data_ptr(), 8)

@@ -110,12 +110,11 @@ class _Slots(threading.local):
 
     def __init__(self, signature: KernelSignature) -> None:
         values = (ctypes.c_ulonglong * signature.n_words)()
-        as_bytes = memoryview(values).cast("B")
         first = ctypes.addressof(values)
         addresses = [first + 8 * offset for offset in signature.offsets]
         self._pointers = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
         # One look into the thread's own attributes gives all that a launch needs.
-        self.all = as_bytes, ctypes.addressof(self._pointers)
+        self.all = values, ctypes.addressof(self._pointers)
 
 
 class _Kernel:
@@ -132,7 +131,7 @@ class _Kernel:
         self.is_new = kept.is_new
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
         signature = source.signature(entry)
-        self.put_pointers = signature.put_pointers
+        self.put = signature.put
         self.slots = _Slots(signature)
         self.set_device: Any = cupy.cuda.runtime.setDevice
         self.launch_kernel: Any = cupy.cuda.driver.launchKernel
@@ -145,7 +144,7 @@ class _Kernel:
             self.shared = shared
 
 
-_kernels: dict[tuple[int, str, int], tuple[Source, _Kernel]] = {}
+_kernels: dict[tuple[Source, str, int], _Kernel] = {}
 _lock = Lock()
 
 
@@ -173,19 +172,20 @@ def launch_blocks(
         with torch.cuda.device(index):
             launch_blocks(source, entry, grid, block, bound, shared, index)
         return
-    known = _kernels.get((id(source), entry, index))
-    if known is None:
-        known = _load(source, entry, index)
-    kernel = known[1]
+    kernel = _kernels.get((source, entry, index))
+    if kernel is None:
+        kernel = _load(source, entry, index)
     # The driver's calls need the device's context on this OS thread; torch may not have set it.
     kernel.set_device(index)
     values, address = kernel.slots.all
-    values[:], tensors = bound
-    kernel.put_pointers(values, tensors)
+    words, tensors = bound
+    kernel.put(values, words, tensors)
     if shared > kernel.shared:
         _lock.run(kernel.raise_limit, shared)
     stream = torch._C._cuda_getCurrentRawStream(index)
-    kernel.launch_kernel(kernel.function, *grid, *block, shared, stream, address, 0)
+    gx, gy, gz = grid
+    x, y, z = block
+    kernel.launch_kernel(kernel.function, gx, gy, gz, x, y, z, shared, stream, address, 0)
 
 
 def lasting_stream(index: int) -> int | None:
@@ -204,15 +204,15 @@ def load(source: Source, entry: str, device: torch.device) -> bool:
         CompileError: NVRTC rejects the file.
     """
     index = device.index if device.index is not None else torch.cuda.current_device()
-    if (id(source), entry, index) in _kernels:
+    if (source, entry, index) in _kernels:
         return False
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
             return load(source, entry, device)
-    return _load(source, entry, index)[1].is_new
+    return _load(source, entry, index).is_new
 
 
-def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
+def _load(source: Source, entry: str, index: int) -> _Kernel:
     problem = unavailable()
     if problem is not None:
         raise RuntimeError(f"{source.path.name}: {entry} cannot be launched. {problem}")
@@ -225,12 +225,12 @@ def _load(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
     return _lock.run(_load_once, source, entry, index)
 
 
-def _load_once(source: Source, entry: str, index: int) -> tuple[Source, _Kernel]:
-    key = (id(source), entry, index)
-    known = _kernels.get(key)
-    if known is None:
+def _load_once(source: Source, entry: str, index: int) -> _Kernel:
+    key = source, entry, index
+    kernel = _kernels.get(key)
+    if kernel is None:
         import cupy
 
         cupy.cuda.runtime.setDevice(index)
-        known = _kernels[key] = (source, _Kernel(source, entry, index))
-    return known
+        kernel = _kernels[key] = _Kernel(source, entry, index)
+    return kernel

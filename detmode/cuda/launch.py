@@ -282,7 +282,7 @@ class UnsizedLaunch:
 # No pointer's name begins with an underscore.
 _TEXT = """
 def make(_where, _what, _grid_for, _pack):
-    def _put(_grid, _words, {given}):
+    def _later(_grid, _words, /, *, {given}):
         try:
             _index = _device_of({first})
             _are_alike = {devices}
@@ -294,9 +294,6 @@ def make(_where, _what, _grid_for, _pack):
         else:
             _launch(_what, _grid, _bound)
 
-    def _later(_grid, _words, /, *, {given}):
-        _put(_grid, _words, {given})
-
     def of_threads(_threads{open}, /):
         return _partial(_later, _grid_for(_threads), {words})
 
@@ -304,10 +301,10 @@ def make(_where, _what, _grid_for, _pack):
         return _partial(_later, _checked_grid("of_blocks", _grid), {words})
 
     def launch(_threads{open}, /, *, {given}):
-        _put(_grid_for(_threads), {words}, {given})
+        _later(_grid_for(_threads), {words}, {by_name})
 
     def launch_blocks(_grid{open}, /, *, {given}):
-        _put(_checked_grid("launch_blocks", _grid), {words}, {given})
+        _later(_checked_grid("launch_blocks", _grid), {words}, {by_name})
 
     for each in (_later, of_threads, of_blocks, launch, launch_blocks):
         # Of whom Python's errors speak.
@@ -327,6 +324,7 @@ def _functions(
     devices = ["_index", *(f"_device_of({name})" for name in given[1:]), "_index"]
     text = _TEXT.format(
         given=", ".join(given),
+        by_name=", ".join(f"{name}={name}" for name in given),
         first=given[0],
         devices=" == ".join(devices),
         all=", ".join("None" if name in absent else name for name in pointers),

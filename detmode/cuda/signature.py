@@ -76,7 +76,7 @@ def _members(body: str) -> tuple[tuple[str, str], ...]:
 
 
 Bound: TypeAlias = tuple[bytes, tuple[Tensor | None, ...]]
-"""A launch's arguments: their words, with zeros for pointers, and the tensors of the pointers."""
+"""A launch's arguments: the words of its numbers, and the tensors of its pointers."""
 
 
 class _Part:
@@ -127,8 +127,9 @@ class KernelSignature:
         offsets: the first word of each parameter.
         n_words: of all parameters.
         pointers: the positions of the pointers among the parameters.
-        put_pointers: writes the addresses of tensors, one for each pointer, to a buffer of all
-            words; that of None is 0.
+        put: writes to a buffer of all words the addresses of tensors, one for each pointer, and
+            then the words of the numbers; called with the buffer and a `Bound`'s members. The
+            address of None is 0.
         check_tensors: raises TypeError if what is given for the pointers is no Tensor or None.
 
     Raises:
@@ -139,8 +140,7 @@ class KernelSignature:
         self.where = where
         self.parameters = parameters
         self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
-        self.put_pointers = _pointers_putter(len(self.pointers))
-        # Those of the pointers come first, so that one call writes them.
+        # Those of the pointers come first, so that one call writes all.
         pointer_words = iter(range(len(self.pointers)))
         self.n_words = len(self.pointers)
         self.offsets: list[int] = []
@@ -158,9 +158,8 @@ class KernelSignature:
             words = [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
             self._words += words
             self.n_words += len(words)
-        self._layout = struct.Struct(
-            "=" + "8x" * len(self.pointers) + "".join(_CODES[kind] for _, kind in self._words)
-        )
+        self.put = _putter(len(self.pointers), len(self._words))
+        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
         self.check_tensors = self._tensors.check
         self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
@@ -251,12 +250,14 @@ def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
 
 
 @functools.cache
-def _pointers_putter(n: int) -> Callable[..., None]:
-    """Return what writes the addresses of ``n`` tensors to the beginning of a buffer."""
-    addresses = (f", 0 if (a := tensors[{i}]) is None else a.data_ptr()" for i in range(n))
+def _putter(pointers: int, numbers: int) -> Callable[..., None]:
+    """Return what writes the arguments of so many pointers and words of numbers."""
+    addresses = (
+        f"0 if (a := tensors[{i}]) is None else a.data_ptr(), " for i in range(pointers)
+    )
     put = eval(
-        f"lambda buffer, tensors: put(buffer, 0{''.join(addresses)})",
-        {"put": struct.Struct(f"={n}Q").pack_into},
+        f"lambda buffer, words, tensors: put(buffer, 0, {''.join(addresses)}words)",
+        {"put": struct.Struct(f"={pointers}Q{8 * numbers}s").pack_into},
     )
     return cast("Callable[..., None]", put)
 

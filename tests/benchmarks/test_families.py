@@ -199,7 +199,7 @@ def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         launch_kernel=lambda *bound: calls.append(bound),
         raw=lambda *given: calls.append(given),
     )
-    monkeypatch.setitem(device._kernels, (id(SOURCE), "digest", None), (SOURCE, kernel))
+    monkeypatch.setitem(device._kernels, (SOURCE, "digest", None), kernel)
     stream = SimpleNamespace(cuda_stream=5)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

@@ -113,8 +113,8 @@ def test_much_shared_memory_is_asked_for(driver: Driver) -> None:
     driver.count = 2
     for shared in (1024, 65536, 65536):
         launch_forget(shared)
-    (known,) = device._kernels.values()
-    assert known[1].raw.max_dynamic_shared_size_bytes == 65536
+    (kernel,) = device._kernels.values()
+    assert kernel.raw.max_dynamic_shared_size_bytes == 65536
     assert [launched[7] for launched in driver.launched] == [1024, 65536, 65536]
 
 
@@ -123,8 +123,8 @@ def test_static_shared_memory_counts(driver: Driver, static: int, raised: int) -
     """Static and dynamic shared memory together have the limit of 48 KiB."""
     driver.count, driver.static_shared = 2, static
     launch_forget(47 * 1024)
-    (known,) = device._kernels.values()
-    assert known[1].raw.max_dynamic_shared_size_bytes == raised
+    (kernel,) = device._kernels.values()
+    assert kernel.raw.max_dynamic_shared_size_bytes == raised
 
 
 def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
@@ -145,8 +145,8 @@ def test_the_limit_of_shared_memory_never_sinks(driver: Driver) -> None:
             Raised.limit = value
 
     launch_forget()
-    (known,) = device._kernels.values()
-    known[1].raw = Raised()
+    (kernel,) = device._kernels.values()
+    kernel.raw = Raised()
     launch_forget(65536)
     Raised.other.join()
     assert Raised.limit == 98304

@@ -94,17 +94,17 @@ def test_arguments_are_packed_in_words() -> None:
     values = {"anything": X[1:], "flag": True, "real": 2.5, "whole": -5, "input": None, "output": X}
     signature = WARP.signature("kinds")
     words, tensors = signature.bind(values)
-    assert struct.unpack("=QQQqdq", words) == (0, 0, 0, -5, 2.5, 1)
+    assert struct.unpack("=qdq", words) == (-5, 2.5, 1)
     assert all(values[name] is x for name, x in zip(POINTERS, tensors))
     assert (signature.pointers, signature.offsets) == ([0, 1, 5], [0, 1, 3, 4, 5, 2])
-    written = bytearray(words)
-    signature.put_pointers(written, tensors)
+    written = bytearray(8 * signature.n_words)
+    signature.put(written, words, tensors)
     addresses = [0 if values[name] is None else values[name].data_ptr() for name in POINTERS]
-    assert written == struct.pack("=3Q", *addresses) + words[24:]
+    assert written == struct.pack("=3Q", *addresses) + words
     signature = WARP.signature("by_value")
     assert (signature.offsets, signature.n_words) == ([0, 1, 4], 5)
     words, (output,) = signature.bind({"after": 4, "both": Mixed(1, 2, 3.0), "output": X})
-    assert struct.unpack("=Qqqdq", words) == (0, 1, 2, 3.0, 4)
+    assert struct.unpack("=qqdq", words) == (1, 2, 3.0, 4)
     assert output is X
 
 

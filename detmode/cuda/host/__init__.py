@@ -260,8 +260,10 @@ def launch_blocks(
     library = compile(source, Build.RACES if races else default_build())
     kinds = library.kinds(position)
     signature = source.signature(entry)
-    words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(bound[0])
-    tensors = dict(zip(signature.pointers, bound[1]))
+    numbers, given = bound
+    pointers = bytes(8 * len(signature.pointers))
+    words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)
+    tensors = dict(zip(signature.pointers, given))
     packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
