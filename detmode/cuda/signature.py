@@ -116,6 +116,36 @@ class _Part:
                 )
 
 
+class _Numbers(_Part):
+    """The numbers, or some of them.
+
+    Attributes:
+        words: the name and the kind of each word that they are packed to.
+        pack: packs the numbers; raises ValueError for the first that does not fit.
+    """
+
+    def __init__(self, where: str, parameters: Sequence[Parameter]) -> None:
+        super().__init__(where, parameters)
+        self.words = [
+            word
+            for name, kind, members in parameters
+            for word in [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
+        ]
+        self.pack = _packer(self.parameters, self.names, {}, b"", self._refuse)
+
+    def _refuse(self, *numbers: Any) -> None:
+        values: list[Any] = []
+        for parameter, number in zip(self.parameters, numbers):
+            values += number if parameter.members else [number]
+        for (name, kind), value in zip(self.words, values):
+            try:
+                struct.pack(_CODES[kind], value)
+            except struct.error:
+                raise ValueError(
+                    f"{self._where}: {name} is {value!r}, which no {kind} holds"
+                ) from None
+
+
 class KernelSignature:
     """The parameters of one entry, and how its arguments lie: each from a word of 8 bytes on.
 
@@ -144,7 +174,6 @@ class KernelSignature:
         pointer_words = iter(range(len(self.pointers)))
         self.n_words = len(self.pointers)
         self.offsets: list[int] = []
-        self._words: list[tuple[str, str]] = []
         for name, kind, members in parameters:
             if kind not in _PYTHON and not members:
                 raise ValueError(
@@ -153,19 +182,13 @@ class KernelSignature:
                 )
             if kind == "pointer":
                 self.offsets.append(next(pointer_words))
-                continue
-            self.offsets.append(self.n_words)
-            words = [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
-            self._words += words
-            self.n_words += len(words)
-        self.put = _putter(len(self.pointers), len(self._words))
-        self._layout = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
+            else:
+                self.offsets.append(self.n_words)
+                self.n_words += len(members) or 1
         self._tensors = _Part(where, [parameters[i] for i in self.pointers])
         self.check_tensors = self._tensors.check
-        self._numbers = _Part(where, [each for each in parameters if each.kind != "pointer"])
-        self._pack = _packer(
-            self._layout, self._numbers.parameters, self._numbers.names, {}, self._refuse_words
-        )
+        self._numbers = _Numbers(where, [each for each in parameters if each.kind != "pointer"])
+        self.put = _putter(len(self.pointers), len(self._numbers.words))
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Check the numbers, and put all arguments into the order of the parameters.
@@ -177,7 +200,7 @@ class KernelSignature:
         """
         try:
             if len(arguments) == len(self.parameters):
-                words = self._pack(*self._numbers.of(arguments))
+                words = self._numbers.pack(*self._numbers.of(arguments))
                 return words, self._tensors.in_order(arguments)
         except KeyError:
             pass
@@ -200,26 +223,19 @@ class KernelSignature:
             refuse_names(self.where, given, names)
         if len(given) < len(open) + len(numbers):
             raise ValueError(f"{self.where}: a parameter is open twice, or has a number as well")
-        fixed = _Part(self.where, [each for each in self._numbers.parameters if each[0] in numbers])
-        values = dict(zip(fixed.names, fixed.of(numbers)))
+        parameters = self._numbers.parameters
+        fixed = _Numbers(self.where, [each for each in parameters if each.name in numbers])
+        values = fixed.of(numbers)
+        # Those behind the last that is open are packed once.
+        end = max((i + 1 for i, each in enumerate(parameters) if each.name in open), default=0)
+        n_behind = sum(len(each.members) or 1 for each in parameters[end:])
+        packed = fixed.pack(*values)
+        behind = packed[len(packed) - 8 * n_behind :]
 
         def refuse(*numbers: object) -> NoReturn:
             raise ValueError(f"{self.where}: {', '.join(open)} cannot hold {numbers}") from None
 
-        return _packer(self._layout, self._numbers.parameters, open, values, refuse)
-
-    def _refuse_words(self, *numbers: Any) -> None:
-        """Raise ValueError for the first of the numbers that does not fit."""
-        words: list[Any] = []
-        for parameter, number in zip(self._numbers.parameters, numbers):
-            words += number if parameter.members else [number]
-        for (name, kind), word in zip(self._words, words):
-            try:
-                struct.pack(_CODES[kind], word)
-            except struct.error:
-                raise ValueError(
-                    f"{self.where}: {name} is {word!r}, which no {kind} holds"
-                ) from None
+        return _packer(parameters[:end], open, dict(zip(fixed.names, values)), behind, refuse)
 
 
 def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
@@ -252,9 +268,7 @@ def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
 @functools.cache
 def _putter(pointers: int, numbers: int) -> Callable[..., None]:
     """Return what writes the arguments of so many pointers and words of numbers."""
-    addresses = (
-        f"0 if (a := tensors[{i}]) is None else a.data_ptr(), " for i in range(pointers)
-    )
+    addresses = (f"0 if (a := tensors[{i}]) is None else a.data_ptr(), " for i in range(pointers))
     put = eval(
         f"lambda buffer, words, tensors: put(buffer, 0, {''.join(addresses)}words)",
         {"put": struct.Struct(f"={pointers}Q{8 * numbers}s").pack_into},
@@ -270,26 +284,28 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any,
 
 
 def _packer(
-    layout: struct.Struct,
     numbers: Sequence[Parameter],
     open: Sequence[str],
     fixed: Mapping[str, object],
+    behind: bytes,
     refuse: Callable[..., None],
 ) -> Callable[..., bytes]:
     """Return what packs an argument for each of the parameters in ``open``; structs are opened.
 
-    ``fixed`` has the arguments of the other parameters. ``refuse`` is called with arguments that
-    cannot be packed.
+    ``fixed`` has the arguments of the other ones in ``numbers``, and ``behind`` are the words that
+    follow. ``refuse`` is called with arguments that cannot be packed.
     """
     places = {name: f"a{i}" for i, name in enumerate((*open, *fixed))}
     opened = ("*" * bool(each.members) + places[each.name] for each in numbers)
+    kinds = (k for each in numbers for _, k in each.members or [("", each.kind)])
+    layout = struct.Struct("=" + "".join(_CODES[kind] for kind in kinds))
     known = {places[name]: value for name, value in fixed.items()}
-    known |= {"pack_all": layout.pack, "error": struct.error, "refuse": refuse}
+    known |= {"pack_all": layout.pack, "behind": behind, "error": struct.error, "refuse": refuse}
     taken = ", ".join(places[name] for name in open)
     text = f"""
 def pack({taken}):
     try:
-        return pack_all({", ".join(opened)})
+        return pack_all({", ".join(opened)}){" + behind" * bool(behind)}
     except (TypeError, error):
         refuse({taken})
         raise

@@ -180,8 +180,8 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     def noted(source: Any, entry: str, *given: Any) -> None:
         if entry.startswith("upsample_tables"):
             words, _ = given[2]
-            size, out = struct.unpack_from("=qq", words, 8)
-            written.append((size, out, *struct.unpack_from("=qq", words, 48)))
+            width = struct.unpack_from("=qq", words)
+            written.append((*width, *struct.unpack_from("=qq", words, 40)))
         launched(source, entry, *given)
 
     monkeypatch.setattr(host, "launch_blocks", noted)
@@ -197,7 +197,7 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
         assert torch.equal(found, backward(grad, [6, 7], [batch, 3, h, w], False))
         return sizes
 
-    both = [(3, 6, 2, 7)]
+    both = [(2, 7, 3, 6)]
     assert call(1, 3, 2) == both
     assert call(1, 3, 2) == call(1, 3, 2, batch=5) == []
     assert call(1, 3, 4) == [(4, 7, 0, 0)]
@@ -205,12 +205,12 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     assert call(2, 3, 2) == call(1, 3, 2, dtype=torch.float64) == both
     assert call(None, 3, 2) == call(None, 3, 2) == both
     monkeypatch.setattr(tables, "MOST_KEPT", 10)
-    assert call(1, 5, 5) == call(1, 5, 5) == [(5, 6, 5, 7)]
+    assert call(1, 5, 5) == call(1, 5, 5) == [(5, 7, 5, 6)]
     monkeypatch.setattr(tables, "MOST_KEPT", 1 << 18)
     with planned_with(mock.patch.object(tables, "CAPACITY", 60)):
         # These take 49 and 51 elements, of which 25 are for the width.
         monkeypatch.setattr(tables, "_tables", {})
-        other = [(4, 6, 2, 7)]
+        other = [(2, 7, 4, 6)]
         assert [call(1, h, 2) for h in (3, 4, 4, 4, 3, 3)] == [both, other, other, [], both, both]
     with planned_with(mock.patch.object(tables, "STREAMS", 2)):
         monkeypatch.setattr(tables, "_tables", {})

@@ -26,7 +26,7 @@ struct Axis {
 // The last dimension is the first.
 template <typename opmath_t>
 static __device__ __forceinline__ void read_tables(const opmath_t* tables,
-                                                   const resized_shape& shape,
+                                                   const resized_axes& resized,
                                                    Axis<opmath_t> (&axes)[3]) {
   auto axis_of = [&](int64_t in, int64_t out, int64_t taps, int64_t table) {
     const opmath_t* weights = tables + table;
@@ -40,9 +40,9 @@ static __device__ __forceinline__ void read_tables(const opmath_t* tables,
                           first + out + in,
                           weights};
   };
-  axes[0] = axis_of(shape.w_size, shape.w_out, shape.w_taps, shape.w_table);
-  axes[1] = axis_of(shape.h_size, shape.h_out, shape.h_taps, shape.h_table);
-  axes[2] = axis_of(shape.d_size, shape.d_out, shape.d_taps, shape.d_table);
+  axes[0] = axis_of(resized.w_size, resized.w_out, resized.w_taps, resized.w_table);
+  axes[1] = axis_of(resized.h_size, resized.h_out, resized.h_taps, resized.h_table);
+  axes[2] = axis_of(resized.d_size, resized.d_out, resized.d_taps, resized.d_table);
 }
 
 // The weights with which an axis' output positions, from `o` on, read its owned position: one each,
@@ -216,11 +216,11 @@ static __device__ __forceinline__ void take(Axis<opmath_t>& axis, int64_t& rest)
 template <int dims, int width, bool packed, typename in_t, typename out_t>
 static __device__ __forceinline__ void gather_elements(const in_t* __restrict__ grad_output,
                                                        out_t* __restrict__ grad_input,
-                                                       const resized_shape& shape, bool clamps,
+                                                       int64_t outer, int64_t inner, bool clamps,
                                                        Axis<opmath_t<in_t>> (&axes)[3]) {
   using source_t = typename conditional<packed, pack_of<in_t, width>, in_t>::type;
   const source_t* source = reinterpret_cast<const source_t*>(grad_output);
-  int64_t inner = shape.inner, hop = ceil_div(inner, width), n = shape.outer * hop;
+  int64_t hop = ceil_div(inner, width), n = outer * hop;
   int64_t stride = packed ? hop : inner;
   int64_t plane = stride;
 #pragma unroll

@@ -6,33 +6,30 @@
 #include "interpolation_gather.cuh"
 #include "interpolation_table.cuh"
 
-// The last dimension is the first of `tabled`. Shared memory: the tables.
+// Shared memory: the tables.
 template <typename interpolation, typename element_t, int dims>
 __global__ void upsample_small(const element_t* __restrict__ grad_output,
                                element_t* __restrict__ grad_input, int64_t outer, int64_t inner,
-                               tabled_axes tabled, bool align_corners, bool clamps) {
+                               resized_axes resized, bool align_corners, bool clamps) {
   using weight_t = opmath_t<element_t>;
   weight_t* tables = dynamic_shared<weight_t>();
-  write_tables<interpolation>(tables, tabled, align_corners, threadIdx.x, blockDim.x);
+  write_tables<interpolation>(tables, resized, align_corners, threadIdx.x, blockDim.x);
   __syncthreads();  // for the tables
-  resized_shape shape{outer,          inner,         tabled.a_size, tabled.a_out,  tabled.a_taps,
-                      tabled.a_table, tabled.b_size, tabled.b_out,  tabled.b_taps, tabled.b_table,
-                      tabled.c_size,  tabled.c_out,  tabled.c_taps, tabled.c_table};
   Axis<weight_t> axes[3];
-  read_tables<weight_t>(tables, shape, axes);
-  gather_elements<dims, 1, false>(grad_output, grad_input, shape, clamps, axes);
+  read_tables<weight_t>(tables, resized, axes);
+  gather_elements<dims, 1, false>(grad_output, grad_input, outer, inner, clamps, axes);
 }
 
 // For rows whose tables are too long for that, of contiguous tensors: blockIdx.y is a row of
 // grad_input, blockIdx.x a strip of it, a position for each thread. A block writes what the strip
-// needs of the last dimension's table, which is the first of `tabled`, and what the row needs of
-// the others'. Shared memory: `capacity` bytes.
+// needs of the last dimension's table, and what the row needs of the others'. Shared memory:
+// `capacity` bytes.
 template <typename interpolation, typename element_t, int dims>
 __global__ void upsample_strips(const element_t* __restrict__ grad_output,
-                                element_t* __restrict__ grad_input, tabled_axes tabled,
+                                element_t* __restrict__ grad_input, resized_axes resized,
                                 bool align_corners, bool clamps, int64_t capacity) {
   using weight_t = opmath_t<element_t>;
-  const Resizes<weight_t> resizes(tabled, align_corners);
+  const Resizes<weight_t> resizes(resized, align_corners);
   int32_t threads = static_cast<int32_t>(blockDim.x), t = static_cast<int32_t>(threadIdx.x);
   int64_t row = blockIdx.y, rest = row, plane = 1;
   int32_t from[3], count[3];

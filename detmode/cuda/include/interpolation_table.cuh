@@ -9,25 +9,16 @@
 #include "dtype.cuh"
 #include "index.cuh"
 
-// What the launcher says: tensors are [outer, (d, h,) w, inner]. Of each dimension, its sizes in
-// the input and in the output, the most taps that an output position has, and where its table
-// begins, in weights. An absent dimension has the sizes 0.
-struct resized_shape {
-  int64_t outer, inner;
+// What the launcher says of up to three dimensions, the last one first: the sizes in the input and
+// in the output, the most taps that an output position has, where the table begins, in weights, and
+// the input positions per output position. An absent dimension has the sizes 0.
+struct resized_axes {
   int64_t w_size, w_out, w_taps, w_table;
+  double w_scale;
   int64_t h_size, h_out, h_taps, h_table;
+  double h_scale;
   int64_t d_size, d_out, d_taps, d_table;
-};
-
-// The dimensions whose tables are written, with their input positions per output position. One that
-// is not there has the sizes 0.
-struct tabled_axes {
-  int64_t a_size, a_out, a_taps, a_table;
-  double a_scale;
-  int64_t b_size, b_out, b_taps, b_table;
-  double b_scale;
-  int64_t c_size, c_out, c_taps, c_table;
-  double c_scale;
+  double d_scale;
 };
 
 // One dimension of the forward.
@@ -84,25 +75,25 @@ static __device__ void write_position(const Resize<opmath_t>& resize, int64_t t,
   }
 }
 
-// The dimensions of `axes`, as `write_position` takes them.
+// The dimensions of `resized`, as `write_position` takes them.
 template <typename opmath_t>
 struct Resizes {
   Resize<opmath_t> of[3];
-  __device__ __forceinline__ Resizes(const tabled_axes& axes, bool align_corners)
-      : of{{axes.a_size, axes.a_out, axes.a_taps, axes.a_table, static_cast<opmath_t>(axes.a_scale),
-            align_corners},
-           {axes.b_size, axes.b_out, axes.b_taps, axes.b_table, static_cast<opmath_t>(axes.b_scale),
-            align_corners},
-           {axes.c_size, axes.c_out, axes.c_taps, axes.c_table, static_cast<opmath_t>(axes.c_scale),
-            align_corners}} {}
+  __device__ __forceinline__ Resizes(const resized_axes& resized, bool align_corners)
+      : of{{resized.w_size, resized.w_out, resized.w_taps, resized.w_table,
+            static_cast<opmath_t>(resized.w_scale), align_corners},
+           {resized.h_size, resized.h_out, resized.h_taps, resized.h_table,
+            static_cast<opmath_t>(resized.h_scale), align_corners},
+           {resized.d_size, resized.d_out, resized.d_taps, resized.d_table,
+            static_cast<opmath_t>(resized.d_scale), align_corners}} {}
 };
 
 // Several dimensions, in any order: thread `first` of `threads` has every `threads`th position.
 template <typename interpolation, typename opmath_t>
-static __device__ __forceinline__ void write_tables(opmath_t* tables, const tabled_axes& axes,
+static __device__ __forceinline__ void write_tables(opmath_t* tables, const resized_axes& resized,
                                                     bool align_corners, int64_t first,
                                                     int64_t threads) {
-  const Resizes<opmath_t> resizes(axes, align_corners);
+  const Resizes<opmath_t> resizes(resized, align_corners);
   const Resize<opmath_t>(&dimensions)[3] = resizes.of;
   int64_t n = 0;
   for (const auto& resize : dimensions) n += resize.in + resize.out;
@@ -116,8 +107,8 @@ static __device__ __forceinline__ void write_tables(opmath_t* tables, const tabl
   }
 }
 
-// One thread for each position.
+// A thread for each position, or more.
 template <typename interpolation, typename opmath_t>
-__global__ void upsample_tables(opmath_t* tables, tabled_axes axes, bool align_corners) {
-  write_tables<interpolation>(tables, axes, align_corners, thread_index(), thread_count());
+__global__ void upsample_tables(opmath_t* tables, resized_axes resized, bool align_corners) {
+  write_tables<interpolation>(tables, resized, align_corners, thread_index(), thread_count());
 }

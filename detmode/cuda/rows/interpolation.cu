@@ -91,10 +91,11 @@ struct Cubic {
 template <typename in_t, typename out_t, int dims, int width, bool packed>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather(const in_t* __restrict__ grad_output, const opmath_t<in_t>* __restrict__ tables,
-                    out_t* __restrict__ grad_input, resized_shape shape, bool clamps) {
+                    out_t* __restrict__ grad_input, int64_t outer, int64_t inner,
+                    resized_axes resized, bool clamps) {
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(tables, shape, axes);
-  gather_elements<dims, width, packed>(grad_output, grad_input, shape, clamps, axes);
+  read_tables<opmath_t<in_t>>(tables, resized, axes);
+  gather_elements<dims, width, packed>(grad_output, grad_input, outer, inner, clamps, axes);
 }
 
 // For contiguous tensors ([outer, ..., w]), with coalesced reads: a thread owns `rows` neighbouring
@@ -106,15 +107,15 @@ template <typename in_t, typename out_t, int dims, int rows>
 __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
     upsample_gather_rows(const in_t* __restrict__ grad_output,
                          const opmath_t<in_t>* __restrict__ tables, out_t* __restrict__ grad_input,
-                         resized_shape shape, bool clamps) {
+                         int64_t outer, resized_axes resized, bool clamps) {
   constexpr int width = 2;
   constexpr int rows_at_once = dims == 1 ? rows : 1;
   Axis<opmath_t<in_t>> axes[3];
-  read_tables<opmath_t<in_t>>(tables, shape, axes);
+  read_tables<opmath_t<in_t>>(tables, resized, axes);
   // Rows are neighbours within a plane; with no leading dimension all are.
-  int64_t height = dims > 1 ? shape.h_size : shape.outer, groups = ceil_div(height, rows);
-  int64_t n = dims > 1 ? shape.outer * groups : groups, plane = shape.w_out;
-  if constexpr (dims > 2) n *= shape.d_size;
+  int64_t height = dims > 1 ? resized.h_size : outer, groups = ceil_div(height, rows);
+  int64_t n = dims > 1 ? outer * groups : groups, plane = resized.w_out;
+  if constexpr (dims > 2) n *= resized.d_size;
 #pragma unroll
   for (int a = 1; a < dims; ++a) plane *= axes[a].out;
   int32_t threads = static_cast<int32_t>(blockDim.x), x = static_cast<int32_t>(threadIdx.x);
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
           if constexpr (dims > 1) {
             axes[1].at = static_cast<int32_t>(first);
             opmath_t<in_t> values[rows][width];
-            gather_rows<dims - 1, rows>(source, shape.w_out, next, clamps, axes + 1, values);
+            gather_rows<dims - 1, rows>(source, resized.w_out, next, clamps, axes + 1, values);
 #pragma unroll
             for (int r = 0; r < rows; ++r) keep(r, values[r]);
           }
@@ -161,9 +162,9 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
             opmath_t<in_t> values[width] = {};
             if constexpr (dims > 1) axes[1].at = static_cast<int32_t>(first) + r;
             if (r < count)
-              gather_all<dims - 1, width>(source, shape.w_out, next, width, clamps, axes + 1,
+              gather_all<dims - 1, width>(source, resized.w_out, next, width, clamps, axes + 1,
                                           values);
-            if constexpr (dims == 1) source += shape.w_out;
+            if constexpr (dims == 1) source += resized.w_out;
             keep(r, values);
           }
         }
@@ -176,9 +177,9 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
       if (last == end) break;
       begin = last + 1;
     }
-    out_t* target = grad_input + row * shape.w_size + axes[0].at;
+    out_t* target = grad_input + row * resized.w_size + axes[0].at;
 #pragma unroll
-    for (int r = 0; r < rows; ++r, target += shape.w_size) {
+    for (int r = 0; r < rows; ++r, target += resized.w_size) {
       if (owns && r < count) *target = static_cast<out_t>(add_rn(sums[r], opmath_t<in_t>(0)));
     }
   }

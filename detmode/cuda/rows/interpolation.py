@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -14,9 +14,7 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Launch, UnsizedLaunch, contiguous, ctype, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
-    AXIS,
-    NO_AXES,
-    NOT_TABLED,
+    ABSENT,
     PACKED,
     ROWS,
     SOURCE,
@@ -26,7 +24,6 @@ from detmode.cuda.rows.interpolation_tables import (
     Interpolation,
     Tables,
     kept_tables,
-    ratio_of,
 )
 
 # Where an element of grad_input meets more elements of grad_output than this, the last dimension is
@@ -133,55 +130,55 @@ def _plan(
     if (
         not len(sizes) == len(output_size) == len(scales)
         or shape != leading + output_size
-        or min(sizes + output_size) <= 0
+        or 0 in output_size
+        or min(sizes) <= 0
     ):
         raise RuntimeError(
             f"grad_output, {list(shape)}, does not have the sizes of an interpolation from "
             f"{list(input_size)} to {list(output_size)}"
         )
-    if shape == input_size or 0 in input_size:
+    if shape == input_size or 0 in leading:
         return None
     opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    given = tuple(zip(sizes, output_size, scales))
+    given = [*zip(sizes, output_size, scales)]
+    # As in the kernels' header, the last dimension is the first from here on.
+    given.reverse()
     outer, inner = leading
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
-    numel, rank = math.prod(input_size), len(sizes)
+    numel = math.prod(input_size)
     if numel < MANY:
         axes, length = _axes(interpolation, opmath, align_corners, given)
         if _reads(axes) <= MAX_READS:
-            _, tabled = _tabled(reversed(axes))
             if length * opmath.itemsize <= SHARED:
-                small = _small(interpolation, dtype, rank, align_corners)
-                return partial(small.launch, numel, outer, inner, tabled)
+                small = _small(interpolation, dtype, len(axes), align_corners)
+                return partial(small.launch, numel, outer, inner, _resized(axes))
             width = sizes[-1]
             rows = numel // width
             fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
             if fits and _strip_bytes(axes, opmath) <= STRIP:
-                strips = _strips(interpolation, dtype, rank, align_corners)
-                return partial(strips.launch_blocks, (-(-width // BLOCK), rows, 1), tabled)
+                strips = _strips(interpolation, dtype, len(axes), align_corners)
+                grid = -(-width // BLOCK), rows, 1
+                return partial(strips.launch_blocks, grid, _resized(axes))
     write, length = None, 0
     known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, given)
     if known is not None:
         axes = known
     else:
         axes, length = _axes(interpolation, opmath, align_corners, given)
-        write = _write(interpolation, opmath, align_corners).of_threads(*_tabled(axes))
-    row = output_size[-1] * inner
-    many = inner == 1 and numel >= MANY
+        write = _write(interpolation, opmath, align_corners).of_threads(length, _resized(axes))
     clamps = interpolation.clamps
-    if many or rank == 1 or row == 1 or _reads(axes) <= MAX_READS:
-        whole = _shape(outer, inner, axes)
-        gather = _gather(dtype, dtype, rank, whole, numel, is_aligned, clamps)
-        return write, length, gather, None, (0, 0)
+    many = inner == 1 and numel >= MANY
+    row = output_size[-1] * inner
+    if many or len(axes) == 1 or row == 1 or _reads(axes) <= MAX_READS:
+        whole = _gather(dtype, dtype, outer, inner, axes, numel, is_aligned, clamps)
+        return write, length, whole, None, (0, 0)
     outer_last = outer * math.prod(sizes[:-1])
-    first = _shape(outer, row, axes[:-1])
-    last = _shape(outer_last, inner, axes[-1:])
     return (
         write,
         length,
-        _gather(dtype, opmath, rank - 1, first, outer_last * row, is_aligned, clamps),
-        _gather(opmath, dtype, 1, last, numel, True, clamps),
+        _gather(dtype, opmath, outer, row, axes[1:], outer_last * row, is_aligned, clamps),
+        _gather(opmath, dtype, outer_last, inner, axes[:1], numel, True, clamps),
         (outer_last, row),
     )
 
@@ -191,21 +188,34 @@ def _axes(
 ) -> tuple[list[Axis], int]:
     """The axes in memory for their tables alone, and its elements."""
     axes: list[Axis] = []
-    length, word = 0, dtype.itemsize // 4
+    used = 0
     for each in given:
-        axis = _axis(interpolation, align_corners, each, length)
-        axes.append(axis)
-        length += _length(axis, word)
-    return axes, length
+        taps, ratio, length = _table(interpolation, dtype, align_corners, each)
+        axes.append((each[0], each[1], taps, used, ratio))
+        used += length
+    return axes, used
 
 
-def _axis(interpolation: Interpolation, align_corners: bool, given: Given, start: int) -> Axis:
-    """The axis of a dimension whose table begins at ``start``."""
+def _table(
+    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Given
+) -> tuple[int, float, int]:
+    """The taps and the ratio of an axis, and the elements of its table."""
     size, out, scale = given
     if size >= 1 << 31 or out >= 1 << 31:
         raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-    ratio = ratio_of(size, out, align_corners, scale)
-    return size, out, interpolation.taps(size, ratio), start, ratio
+    # As ATen has it.
+    if align_corners:
+        ratio = (size - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        ratio = 1.0 / scale if scale is not None and scale > 0 else size / out
+    taps = interpolation.taps(size, ratio)
+    # Behind the weights are positions, of 32 bits.
+    return taps, ratio, out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
+
+
+def _resized(axes: Collection[Axis]) -> tuple[float, ...]:
+    """The members of ``resized_axes`` of the kernels' header."""
+    return sum(axes, ()) + ABSENT[len(axes)]
 
 
 def _reads(axes: Iterable[Axis]) -> int:
@@ -216,20 +226,11 @@ def _reads(axes: Iterable[Axis]) -> int:
     return reads
 
 
-def _length(axis: Axis, word: int) -> int:
-    """The elements of an axis' table, which has 32-bit positions behind the weights.
-
-    ``word``: those that an element has room for.
-    """
-    size, out, taps, _, _ = axis
-    return out * taps - (-(out + 2 * size) // word)
-
-
 def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
     """The most bytes that a block of ``upsample_strips`` needs."""
     # Of the last dimension each thread has a position, of the others all have the same.
     total, n, width = 8.0 * (BLOCK + 2), BLOCK, dtype.itemsize
-    for size, out, taps, _, ratio in reversed(axes):
+    for size, out, taps, _, ratio in axes:
         readers: float = out
         if ratio > 0:
             # One reads less than `taps` positions to each side of its own. Those behind the input
@@ -256,39 +257,22 @@ def _kept(
     """
     known = kept.axes[interpolation, align_corners]
     new: dict[Given, Axis] = {}
-    found = []
+    axes, threads = [], 0
     for each in given:
         axis = known.get(each) or new.get(each)
         if axis is None:
-            size, out, taps, _, ratio = axis = _axis(interpolation, align_corners, each, 0)
-            start = kept.take(_length(axis, dtype.itemsize // 4))
+            taps, ratio, length = _table(interpolation, dtype, align_corners, each)
+            start = kept.take(length)
             if start is None:
                 return None
-            axis = new[each] = size, out, taps, start, ratio
-        found.append(axis)
+            axis = new[each] = each[0], each[1], taps, start, ratio
+            threads += length
+        axes.append(axis)
     if new:
-        positions, tabled = _tabled(new.values())
-        _write(interpolation, dtype, align_corners).launch(positions, tabled, tables=kept.memory)
+        write = _write(interpolation, dtype, align_corners)
+        write.launch(threads, _resized(new.values()), tables=kept.memory)
         known.update(new)
-    return found
-
-
-def _tabled(axes: Iterable[Axis]) -> tuple[int, tuple[float, ...]]:
-    """The positions that the axes' tables tell of, and the members of ``tabled_axes``."""
-    positions = 0
-    numbers: tuple[float, ...] = ()
-    for axis in axes:
-        positions += axis[0] + axis[1]
-        numbers += axis
-    return positions, numbers + NOT_TABLED[len(numbers) :]
-
-
-def _shape(outer: int, inner: int, axes: Iterable[Axis]) -> tuple[int, ...]:
-    """The members of ``resized_shape`` of the kernels' header, which has the last axis first."""
-    numbers: tuple[int, ...] = ()
-    for axis in axes:
-        numbers = axis[:4] + numbers
-    return (outer, inner) + numbers + NO_AXES[len(numbers) :]
+    return axes
 
 
 # Launches without their shapes.
@@ -298,7 +282,7 @@ def _shape(outer: int, inner: int, axes: Iterable[Axis]) -> tuple[int, ...]:
 def _write(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> UnsizedLaunch:
     """The one that writes tables."""
     entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
-    return UnsizedLaunch(interpolation.source, entry, ("axes",), align_corners=align_corners)
+    return UnsizedLaunch(interpolation.source, entry, ("resized",), align_corners=align_corners)
 
 
 @planned
@@ -308,7 +292,7 @@ def _small(
     """The one that does without tables in global memory."""
     entry = f"upsample_small<{interpolation.name}, {ctype(dtype)}, {dims}>"
     return UnsizedLaunch(
-        interpolation.source, entry, ("outer", "inner", "tabled"), BLOCK, SHARED,
+        interpolation.source, entry, ("outer", "inner", "resized"), BLOCK, SHARED,
         align_corners=align_corners, clamps=interpolation.clamps,
     )  # fmt: skip
 
@@ -320,7 +304,7 @@ def _strips(
     """The one whose blocks have tables for a strip of a row."""
     entry = f"upsample_strips<{interpolation.name}, {ctype(dtype)}, {dims}>"
     return UnsizedLaunch(
-        interpolation.source, entry, ("tabled",), BLOCK, STRIP,
+        interpolation.source, entry, ("resized",), BLOCK, STRIP,
         align_corners=align_corners, clamps=interpolation.clamps, capacity=STRIP,
     )  # fmt: skip
 
@@ -331,7 +315,8 @@ def _gather_elements(
 ) -> UnsizedLaunch:
     """The one that gathers, ``step`` channels a thread."""
     arguments = f"{ctype(read)}, {ctype(written)}, {dims}, {step}, {str(packed).lower()}"
-    return UnsizedLaunch(SOURCE, f"upsample_gather<{arguments}>", ("shape",), clamps=clamps)
+    open = "outer", "inner", "resized"
+    return UnsizedLaunch(SOURCE, f"upsample_gather<{arguments}>", open, clamps=clamps)
 
 
 @planned
@@ -341,20 +326,22 @@ def _gather_rows(
     """The one that gathers, ``rows`` rows a thread, in blocks with ``x`` threads along a row."""
     entry = f"upsample_gather_rows<{ctype(read)}, {ctype(written)}, {dims}, {rows}>"
     shared = 2 * rows * BLOCK * (8 if read is torch.float64 else 4)
-    return UnsizedLaunch(SOURCE, entry, ("shape",), (x, BLOCK // x), shared, clamps=clamps)
+    open = "outer", "resized"
+    return UnsizedLaunch(SOURCE, entry, open, (x, BLOCK // x), shared, clamps=clamps)
 
 
 def _gather(
     read: torch.dtype,
     written: torch.dtype,
-    dims: int,
-    shape: tuple[int, ...],
+    outer: int,
+    inner: int,
+    axes: list[Axis],
     numel: int,
     is_aligned: bool,
     clamps: bool,
 ) -> Launch:
-    """The launch that reads ``dims`` dimensions of a shape and writes ``numel`` elements."""
-    inner, width = shape[1], shape[2]
+    """The launch that reads [outer, (axes,) inner] and writes ``numel`` elements."""
+    dims, resized = len(axes), _resized(axes)
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -364,13 +351,14 @@ def _gather(
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
         launch = _gather_elements(read, written, dims, step, is_packed, clamps)
-        return partial(launch.launch, numel // inner * -(-inner // step), shape)
+        return partial(launch.launch, numel // inner * -(-inner // step), outer, inner, resized)
+    width = axes[0][0]
     lines = numel // width
-    height = shape[2 + AXIS] if dims > 1 else lines
+    height = axes[1][0] if dims > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
     x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
     y = BLOCK // x
-    groups = lines // height * -(-height // rows)
+    groups = -(-(lines // height * -(-height // rows)) // y)
     launch = _gather_rows(read, written, dims, rows, x, clamps)
-    grid = -(-width // x), min(-(-groups // y), MAX_GROUPS), 1
-    return partial(launch.launch_blocks, grid, shape)
+    grid = -(-width // x), groups if groups < MAX_GROUPS else MAX_GROUPS, 1
+    return partial(launch.launch_blocks, grid, outer, resized)

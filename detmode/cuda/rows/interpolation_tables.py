@@ -88,27 +88,12 @@ class Interpolation:
     clamps: bool
 
 
-AXIS = 4
-"""The numbers of a dimension in ``resized_shape`` of the kernels' header: input and output size,
-taps, and where its table begins."""
-NO_AXES = (0,) * 3 * AXIS
-"""Those of three dimensions that are absent."""
-NOT_TABLED = (0, 0, 0, 0, 0.0) * 3
-"""The numbers in ``tabled_axes`` of three dimensions whose tables are not written: the same, and
-input positions per output position."""
-
-
-def ratio_of(size: int, out: int, align_corners: bool, scale: float | None) -> float:
-    """Input positions per output position, as ATen has it."""
-    if align_corners:
-        return (size - 1) / (out - 1) if out > 1 else 0.0
-    return 1.0 / scale if scale is not None and scale > 0 else size / out
-
-
 Axis: TypeAlias = tuple[int, int, int, int, float]
-"""The numbers of a dimension in ``tabled_axes``: input and output size, taps, where its table
-begins, and input positions per output position. A plain tuple: a named one would take half a
-microsecond more."""
+"""The numbers of a dimension in ``resized_axes`` of the kernels' header: input and output size,
+taps, where its table begins, and input positions per output position. A plain tuple: a named one
+would take half a microsecond more."""
+ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - n) for n in range(4))
+"""The numbers there of the dimensions that are absent, where there are so many."""
 
 
 Given: TypeAlias = tuple[int, int, "float | None"]
