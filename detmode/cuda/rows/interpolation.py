@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -14,16 +14,17 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Launch, UnsizedLaunch, contiguous, ctype, new_empty, planned
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.interpolation_tables import (
-    ABSENT,
     PACKED,
     ROWS,
     SOURCE,
     WIDTH,
     Axis,
-    Given,
     Interpolation,
     Tables,
+    axes_of,
     kept_tables,
+    resized,
+    table_writer,
 )
 
 # Where an element of grad_input meets more elements of grad_output than this, the last dimension is
@@ -148,25 +149,25 @@ def _plan(
         outer, inner = outer * inner, 1
     numel = math.prod(input_size)
     if numel < MANY:
-        axes, length = _axes(interpolation, opmath, align_corners, given)
+        axes, length = axes_of(interpolation, opmath, align_corners, given)
         if _reads(axes) <= MAX_READS:
             if length * opmath.itemsize <= SHARED:
                 small = _small(interpolation, dtype, len(axes), align_corners)
-                return partial(small.launch, numel, outer, inner, _resized(axes))
+                return partial(small.launch, numel, outer, inner, resized(axes))
             width = sizes[-1]
             rows = numel // width
             fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
             if fits and _strip_bytes(axes, opmath) <= STRIP:
                 strips = _strips(interpolation, dtype, len(axes), align_corners)
                 grid = -(-width // BLOCK), rows, 1
-                return partial(strips.launch_blocks, grid, _resized(axes))
+                return partial(strips.launch_blocks, grid, resized(axes))
     write, length = None, 0
-    known = None if kept is None else _kept(kept, interpolation, opmath, align_corners, given)
+    known = None if kept is None else kept.axes_of(interpolation, align_corners, given)
     if known is not None:
         axes = known
     else:
-        axes, length = _axes(interpolation, opmath, align_corners, given)
-        write = _write(interpolation, opmath, align_corners).of_threads(length, _resized(axes))
+        axes, length = axes_of(interpolation, opmath, align_corners, given)
+        write = table_writer(interpolation, opmath, align_corners).of_threads(length, resized(axes))
     clamps = interpolation.clamps
     many = inner == 1 and numel >= MANY
     row = output_size[-1] * inner
@@ -181,41 +182,6 @@ def _plan(
         _gather(opmath, dtype, outer_last, inner, axes[:1], numel, True, clamps),
         (outer_last, row),
     )
-
-
-def _axes(
-    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Iterable[Given]
-) -> tuple[list[Axis], int]:
-    """The axes in memory for their tables alone, and its elements."""
-    axes: list[Axis] = []
-    used = 0
-    for each in given:
-        taps, ratio, length = _table(interpolation, dtype, align_corners, each)
-        axes.append((each[0], each[1], taps, used, ratio))
-        used += length
-    return axes, used
-
-
-def _table(
-    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Given
-) -> tuple[int, float, int]:
-    """The taps and the ratio of an axis, and the elements of its table."""
-    size, out, scale = given
-    if size >= 1 << 31 or out >= 1 << 31:
-        raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-    # As ATen has it.
-    if align_corners:
-        ratio = (size - 1) / (out - 1) if out > 1 else 0.0
-    else:
-        ratio = 1.0 / scale if scale is not None and scale > 0 else size / out
-    taps = interpolation.taps(size, ratio)
-    # Behind the weights are positions, of 32 bits.
-    return taps, ratio, out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
-
-
-def _resized(axes: Collection[Axis]) -> tuple[float, ...]:
-    """The members of ``resized_axes`` of the kernels' header."""
-    return sum(axes, ()) + ABSENT[len(axes)]
 
 
 def _reads(axes: Iterable[Axis]) -> int:
@@ -244,45 +210,7 @@ def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
     return total
 
 
-def _kept(
-    kept: Tables,
-    interpolation: Interpolation,
-    dtype: torch.dtype,
-    align_corners: bool,
-    given: Iterable[Given],
-) -> list[Axis] | None:
-    """Return the axes in memory that is kept; None if there is no room for them.
-
-    What it lacks of their tables is written.
-    """
-    known = kept.axes[interpolation, align_corners]
-    new: dict[Given, Axis] = {}
-    axes, threads = [], 0
-    for each in given:
-        axis = known.get(each) or new.get(each)
-        if axis is None:
-            taps, ratio, length = _table(interpolation, dtype, align_corners, each)
-            start = kept.take(length)
-            if start is None:
-                return None
-            axis = new[each] = each[0], each[1], taps, start, ratio
-            threads += length
-        axes.append(axis)
-    if new:
-        write = _write(interpolation, dtype, align_corners)
-        write.launch(threads, _resized(new.values()), tables=kept.memory)
-        known.update(new)
-    return axes
-
-
 # Launches without their shapes.
-
-
-@planned
-def _write(interpolation: Interpolation, dtype: torch.dtype, align_corners: bool) -> UnsizedLaunch:
-    """The one that writes tables."""
-    entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
-    return UnsizedLaunch(interpolation.source, entry, ("resized",), align_corners=align_corners)
 
 
 @planned
@@ -341,7 +269,7 @@ def _gather(
     clamps: bool,
 ) -> Launch:
     """The launch that reads [outer, (axes,) inner] and writes ``numel`` elements."""
-    dims, resized = len(axes), _resized(axes)
+    dims, numbers = len(axes), resized(axes)
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -351,7 +279,7 @@ def _gather(
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
         launch = _gather_elements(read, written, dims, step, is_packed, clamps)
-        return partial(launch.launch, numel // inner * -(-inner // step), outer, inner, resized)
+        return partial(launch.launch, numel // inner * -(-inner // step), outer, inner, numbers)
     width = axes[0][0]
     lines = numel // width
     height = axes[1][0] if dims > 1 else lines
@@ -361,4 +289,4 @@ def _gather(
     groups = -(-(lines // height * -(-height // rows)) // y)
     launch = _gather_rows(read, written, dims, rows, x, clamps)
     grid = -(-width // x), groups if groups < MAX_GROUPS else MAX_GROUPS, 1
-    return partial(launch.launch_blocks, grid, outer, resized)
+    return partial(launch.launch_blocks, grid, outer, numbers)

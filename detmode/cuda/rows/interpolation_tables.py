@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
@@ -11,7 +11,15 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, forget_plans, lasting_stream, new_empty
+from detmode.cuda import (
+    Source,
+    UnsizedLaunch,
+    ctype,
+    forget_plans,
+    lasting_stream,
+    new_empty,
+    planned,
+)
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
@@ -92,12 +100,56 @@ Axis: TypeAlias = tuple[int, int, int, int, float]
 """The numbers of a dimension in ``resized_axes`` of the kernels' header: input and output size,
 taps, where its table begins, and input positions per output position. A plain tuple: a named one
 would take half a microsecond more."""
-ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - n) for n in range(4))
-"""The numbers there of the dimensions that are absent, where there are so many."""
 
+# Those of the dimensions that are absent, where there are so many.
+_ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - n) for n in range(4))
 
 Given: TypeAlias = tuple[int, int, "float | None"]
 """The input size, the output size and the scale of a dimension."""
+
+
+def axes_of(
+    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Iterable[Given]
+) -> tuple[list[Axis], int]:
+    """The axes in memory for their tables alone, and its elements."""
+    axes: list[Axis] = []
+    used = 0
+    for each in given:
+        taps, ratio, length = _table(interpolation, dtype, align_corners, each)
+        axes.append((each[0], each[1], taps, used, ratio))
+        used += length
+    return axes, used
+
+
+def _table(
+    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Given
+) -> tuple[int, float, int]:
+    """The taps and the ratio of an axis, and the elements of its table."""
+    size, out, scale = given
+    if size >= 1 << 31 or out >= 1 << 31:
+        raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+    # As ATen has it.
+    if align_corners:
+        ratio = (size - 1) / (out - 1) if out > 1 else 0.0
+    else:
+        ratio = 1.0 / scale if scale is not None and scale > 0 else size / out
+    taps = interpolation.taps(size, ratio)
+    # Behind the weights are positions, of 32 bits.
+    return taps, ratio, out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
+
+
+def resized(axes: Collection[Axis]) -> tuple[float, ...]:
+    """The members of ``resized_axes`` of the kernels' header."""
+    return sum(axes, ()) + _ABSENT[len(axes)]
+
+
+@planned
+def table_writer(
+    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool
+) -> UnsizedLaunch:
+    """The launch that writes tables, without its sizes."""
+    entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
+    return UnsizedLaunch(interpolation.source, entry, ("resized",), align_corners=align_corners)
 
 
 class Tables:
@@ -113,19 +165,41 @@ class Tables:
     """
 
     def __init__(self, memory: Tensor) -> None:
-        self.memory = memory
+        self.memory, self.dtype = memory, memory.dtype
         self.axes: defaultdict[tuple[Interpolation, bool], dict[Given, Axis]]
         self.axes = defaultdict(dict)
         self.used = 0
 
-    def take(self, length: int) -> int | None:
-        """Return the first of so many elements; None if a table is too long to be kept, or full."""
-        if length > MOST_KEPT:
-            return None
-        # Between reading and writing nothing is called, so that no other thread gets the same.
-        start = self.used
-        self.used = start + length
-        return start if start + length <= CAPACITY else None
+    def axes_of(
+        self, interpolation: Interpolation, align_corners: bool, given: Iterable[Given]
+    ) -> list[Axis] | None:
+        """Return the axes in this memory; None if a table is too long to be kept, or it is full.
+
+        What it lacks of their tables is written.
+        """
+        known = self.axes[interpolation, align_corners]
+        new: dict[Given, Axis] = {}
+        axes, threads = [], 0
+        for each in given:
+            axis = known.get(each) or new.get(each)
+            if axis is None:
+                taps, ratio, length = _table(interpolation, self.dtype, align_corners, each)
+                if length > MOST_KEPT:
+                    return None
+                # Between reading and writing nothing is called, so that no other thread gets the
+                # same.
+                start = self.used
+                self.used = start + length
+                if start + length > CAPACITY:
+                    return None
+                axis = new[each] = each[0], each[1], taps, start, ratio
+                threads += length
+            axes.append(axis)
+        if new:
+            write = table_writer(interpolation, self.dtype, align_corners)
+            write.launch(threads, resized(new.values()), tables=self.memory)
+            known.update(new)
+        return axes
 
 
 _tables: dict[tuple[int, int, torch.dtype], Tables] = {}
