@@ -266,12 +266,16 @@ KERNELS = (
         "tests/rules/test_upsample_fuzz.py -k kept",
         ("found is None or found.used > CAPACITY:", "found is None:"),
         ("if length > MOST_KEPT:", "if False:"),
+        ("if start + length > CAPACITY:", "if False:"),
+        ("known.update(new)", "pass"),
+        ("known.get(each) or new.get(each)", "known.get(each)"),
     ),
     *_of(
         "detmode/cuda/signature.py",
         "tests/cuda/test_signature.py",
         ("if given.keys() != set(names):", "if False:"),
-        ('"lambda buffer, tensors: put(buffer, 0', '"lambda buffer, tensors: put(buffer, 8'),
+        ("tensors: put(buffer, 0,", "tensors: put(buffer, 8,"),
+        ("packed[len(packed) - 8 * n_behind :]", "packed[: 8 * n_behind]"),
     ),
     *_of(
         "detmode/rules/grid_sampler/checks.py",

@@ -164,6 +164,9 @@ def test_pointers_without_tensors() -> None:
     with mock.patch.object(LAUNCH, "_start", lambda what, grid, bound, *_: seen.append(bound)):
         UnsizedLaunch(WARP, "kinds", (), **numbers).launch(1, input=None, **given)
         UnsizedLaunch(WARP, "kinds", (), input=None, **numbers).launch(1, **given)
+        # With numbers before and behind one that is still to come.
+        fixed = {name: number for name, number in numbers.items() if name != "real"}
+        UnsizedLaunch(WARP, "kinds", ("real",), input=None, **fixed).launch(1, 2.5, **given)
         launch(WARP, "kinds", 1, input=None, **values)
     (words, tensors), *others = seen
     assert sum(tensor is None for tensor in tensors) == 1
@@ -225,6 +228,8 @@ def test_a_launch_whose_size_is_to_come() -> None:
             UnsizedLaunch(WARP, "by_value", open, **numbers)
     with pytest.raises(TypeError, match="after is int64_t, so it takes an int, but got float"):
         UnsizedLaunch(WARP, "by_value", ("both",), after=1.0)
+    with pytest.raises(ValueError, match=r"by_value: after is \d+, which no int64_t holds"):
+        UnsizedLaunch(WARP, "by_value", ("both",), after=2**63)
     with pytest.raises(ValueError, match=r"UnsizedLaunch\(\): block must hold 1 to 1024 threads"):
         UnsizedLaunch(WARP, "by_value", ("both",), 2048, after=1)
     with pytest.raises(ValueError, match="threads must not be negative, but got -1"):

@@ -187,14 +187,17 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(host, "launch_blocks", noted)
     backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
 
-    def call(stream: int | None, h: int, w: int, batch: int = 2, dtype: Any = None) -> Any:
-        grad = torch.arange(batch * 3 * 42.0, dtype=dtype).view(batch, 3, 6, 7).sin()
+    def call(
+        stream: int | None, h: int, w: int, batch: int = 2, dtype: Any = None, width: int = 7
+    ) -> Any:
+        out = [6, width]
+        grad = torch.arange(batch * 18.0 * width, dtype=dtype).view(batch, 3, *out).sin()
         monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
         written.clear()
-        found = backward(grad, [6, 7], [batch, 3, h, w], False)
+        found = backward(grad, out, [batch, 3, h, w], False)
         sizes = [*written]
         monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
-        assert torch.equal(found, backward(grad, [6, 7], [batch, 3, h, w], False))
+        assert torch.equal(found, backward(grad, out, [batch, 3, h, w], False))
         return sizes
 
     both = [(2, 7, 3, 6)]
@@ -202,6 +205,8 @@ def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> No
     assert call(1, 3, 2) == call(1, 3, 2, batch=5) == []
     assert call(1, 3, 4) == [(4, 7, 0, 0)]
     assert call(1, 2, 4) == [(2, 6, 0, 0)]
+    # Of a square there is one.
+    assert call(1, 4, 4, width=6) == [(4, 6, 0, 0)]
     assert call(2, 3, 2) == call(1, 3, 2, dtype=torch.float64) == both
     assert call(None, 3, 2) == call(None, 3, 2) == both
     monkeypatch.setattr(tables, "MOST_KEPT", 10)
