@@ -1,5 +1,6 @@
 """Launchers that check all arguments themselves refuse what PyTorch's shape functions refuse."""
 
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -30,6 +31,8 @@ REFUSED_IN_PYTHON = (
     "shape '[1, 1, 1, 1]' is invalid",
 )
 """Of calls that ATen's kernels take."""
+CRASHES = re.compile(r"fractional_max_pool2d_backward\S* .*output_size \[\]$")
+"""Calls that PyTorch reads beyond the end of, with or without detmode."""
 STEP = 1 if PROFILE.thorough else 3
 
 
@@ -138,6 +141,8 @@ def test_what_pytorch_refuses_is_refused(family: str, monkeypatch: pytest.Monkey
     wrong, seen = [], 0
     for what, action, overload, arguments in islice(calls_of(family), 0, None, STEP):
         seen += 1
+        if CRASHES.search(what):
+            continue
         expected = refusal(validate, overload, arguments)
         if expected is None or any(text in str(expected) for text in REFUSED_IN_PYTHON):
             continue

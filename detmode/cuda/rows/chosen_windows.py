@@ -121,6 +121,7 @@ def plan_chosen(
     flat: bool,
     most: int,
     windows: tuple[tuple[int, ...], ...] = (),
+    regions: tuple[tuple[int, ...], ...] = (),
 ) -> Launch:
     """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -135,6 +136,7 @@ def plan_chosen(
         most: the largest number that the kernel works out of ``windows``, beside positions in the
             tensors.
         windows: of three axes, where the kernel takes them.
+        regions: the same, where they depend on the sizes.
     """
     positions, planes = math.prod(sizes), math.prod(leading)
     numel = positions * planes
@@ -145,8 +147,9 @@ def plan_chosen(
     threads = numel // max(shared, 1) * shares
     index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    launch = unsized(source, kernel, dtype, per_thread, index, ("shape",), windows)
-    return launch.of_threads(threads, shape)
+    open = ("shape", "t", "h", "w") if regions else ("shape",)
+    launch = unsized(source, kernel, dtype, per_thread, index, open, windows)
+    return launch.of_threads(threads, shape, *regions)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

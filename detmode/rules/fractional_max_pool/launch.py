@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, index_ctype, launch, new_empty, new_zeros
-from detmode.cuda.checks import check_implemented, check_scalar_type
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, in_axes, plan_chosen
+from detmode.cuda import (
+    Launch,
+    Source,
+    UnsizedLaunch,
+    contiguous,
+    index_ctype,
+    new_empty,
+    new_zeros,
+    planned,
+)
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
+from detmode.cuda.rows.chosen_windows import (
+    check_shapes,
+    entries,
+    gather_chosen,
+    in_axes,
+    plan_chosen,
+)
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
 
@@ -20,6 +35,7 @@ STRAYS = tuple(f"fractional_max_pool_strays<{index}>" for index in ("int32_t", "
 SOURCE = Source(__file__, "kernels.cu", entries=(*STRAYS, *entries(KERNEL)))
 
 
+@checks_all
 def fractional_max_pool2d_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -49,6 +65,7 @@ def fractional_max_pool2d_backward(
     return _gather(2, grad_output, self, kernel_size, output_size, indices)
 
 
+@checks_all
 def fractional_max_pool3d_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -71,70 +88,85 @@ def _gather(
     output_size: Sequence[int],
     indices: Tensor,
 ) -> Tensor:
-    _check(f"fractional_max_pool{n}d_backward", n, grad_output, self, output_size, indices)
-    if self.numel() == 0:
+    plan = _plan(
+        n, self.dtype, grad_output.dtype, indices.dtype,
+        self.shape, grad_output.shape, indices.shape, tuple(kernel_size), tuple(output_size),
+    )  # fmt: skip
+    if plan is None:
         return new_empty(self, self.shape)
     check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
+    find_strays, gather = plan
+    indices = contiguous(indices)
+    # One number: not zero if a region chose an element that no region at its place can hold.
+    strays = new_zeros(indices, (1,), torch.int64)
+    find_strays(indices=indices, strays=strays)
+    return gather_chosen(gather, grad_output, self, indices, torch.contiguous_format, strays=strays)
+
+
+@planned
+def _plan(
+    n: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    indices_dtype: torch.dtype,
+    shape: tuple[int, ...],
+    out_shape: tuple[int, ...],
+    indices_shape: tuple[int, ...],
+    kernel_size: tuple[int, ...],
+    output_size: tuple[int, ...],
+) -> tuple[Launch, Launch] | None:
+    """The launch that looks for strays and the one that gathers; None for no elements."""
+    name = f"fractional_max_pool{n}d_backward"
+    # A plain tuple is cut quicker than a torch.Size.
+    shape, out_shape = tuple(shape), tuple(out_shape)
+    if len(shape) <= n:
+        raise IndexError(f"{name}(): Expected {n + 1}D or {n + 2}D input, got {list(shape)}")
+    if len(output_size) < n or out_shape != shape[:-n] + output_size[:n]:
+        raise RuntimeError(
+            f"{name}(): gradOutput sizes unexpected: got {list(out_shape)} for input "
+            f"{list(shape)} and output_size {list(output_size)}"
+        )
+    check_shapes(name, out_shape, shape, indices_shape, n)
+    check_scalar_type(torch.int64, indices_dtype)
+    check_scalar_type(dtype, out_dtype)
+    check_implemented(f"{name}_out_frame", dtype, FLOATING)
+    if 0 in shape:
+        return None
     # ATen does not read the kernel size, so it may be anything.
     given = kernel_size if len(kernel_size) >= n else (1,) * n
-    regions = (min(max(int(k), 1), size) for k, size in zip(given, self.shape[-n:]))
-    kernel = (*(1,) * (3 - n), *regions)
-    axes = axes_of(n, self.shape, kernel, indices.shape)
-    indices = contiguous(indices)
-    strays = find_strays(indices, axes)
-    launch = plan_chosen(
-        *(SOURCE, KERNEL, self.dtype, self.shape[:-n]),
-        *(in_axes(self.shape, n), in_axes(indices.shape, n), True, _most(axes.values())),
-        (axes["t"], axes["h"], axes["w"]),
+    axes = axes_of(
+        shape[-n:], [min(max(k, 1), size) for k, size in zip(given, shape[-n:])], out_shape[-n:]
     )
-    return gather_chosen(launch, grad_output, self, indices, torch.contiguous_format, strays=strays)
+    gather = plan_chosen(
+        *(SOURCE, KERNEL, dtype, shape[:-n], in_axes(shape, n), in_axes(out_shape, n), True),
+        *(_most(axes), (), axes),
+    )
+    return plan_strays(math.prod(out_shape), axes), gather
 
 
-Regions = namedtuple("Regions", "size out kernel")
+Regions: TypeAlias = tuple[int, int, int]
 """One axis: its inputs, its regions, and the inputs of a region."""
 
 
 def axes_of(
-    n: int, input_size: Sequence[int], kernel: Sequence[int], output_size: Sequence[int]
-) -> dict[str, Regions]:
-    """By the names of the kernels' parameters; a missing axis has one region of one input."""
-    sizes = [(*(1,) * (3 - n), *size[-n:]) for size in (input_size, output_size)]
-    return dict(zip("thw", map(Regions, *sizes, kernel)))
+    sizes: Sequence[int], kernel: Sequence[int], out_sizes: Sequence[int]
+) -> tuple[Regions, ...]:
+    """Those of three axes; a missing one has one region of one input."""
+    return ((1, 1, 1),) * (3 - len(sizes)) + tuple(zip(sizes, out_sizes, kernel))
 
 
 def _most(axes: Iterable[Regions]) -> int:
     """The kernels multiply twice a position of the input by the regions of its axis."""
-    most: int = max(2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes)
-    return most
+    return max([2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes])
 
 
-def find_strays(indices: Tensor, axes: dict[str, Regions]) -> Tensor:
-    """One int64: not zero if a region chose an element that no region at its place can hold."""
-    strays = new_zeros(indices, (1,), torch.int64)
-    elements = math.prod(axis.size for axis in axes.values())
-    index = index_ctype(elements, indices.numel(), _most(axes.values()))
-    n = indices.numel()
+def plan_strays(n: int, axes: tuple[Regions, ...]) -> Launch:
+    """The launch that looks for strays among ``n`` indices."""
+    elements = math.prod([size for size, _, _ in axes])
+    return _strays(index_ctype(elements, n, _most(axes))).of_threads(n, n, *axes)
+
+
+@planned
+def _strays(index: str) -> UnsizedLaunch:
     entry = f"fractional_max_pool_strays<{index}>"
-    launch(SOURCE, entry, n, indices=indices, strays=strays, n=n, **axes)
-    return strays
-
-
-def _check(
-    name: str,
-    n: int,
-    grad_output: Tensor,
-    self: Tensor,
-    output_size: Sequence[int],
-    indices: Tensor,
-) -> None:
-    if self.dim() <= n:
-        raise IndexError(f"{name}(): Expected {n + 1}D or {n + 2}D input, got {list(self.shape)}")
-    expected = [*self.shape[:-n], *output_size[:n]]
-    if len(output_size) < n or list(grad_output.shape) != expected:
-        raise RuntimeError(
-            f"{name}(): gradOutput sizes unexpected: got {list(grad_output.shape)} for input "
-            f"{list(self.shape)} and output_size {list(output_size)}"
-        )
-    check(name, grad_output, self, indices, n)
-    check_scalar_type(self.dtype, grad_output.dtype)
-    check_implemented(f"{name}_out_frame", self.dtype, FLOATING)
+    return UnsizedLaunch(SOURCE, entry, ("n", "t", "h", "w"))
