@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch, new_zeros
+from detmode.cuda import Source, UnsizedLaunch, contiguous, ctype, new_zeros, planned
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
@@ -121,15 +121,25 @@ def _add(
         width = 1
     components, words = parts_of(dense.dtype)
     carries = new_carries(out, shape, components * words)
-    launch(
-        SOURCE, f"sparse_rows<{ctype(dense.dtype)}, {width}, {ctype(keys.dtype)}>",
+    _sparse_rows(dense.dtype, width, keys.dtype, order is None).launch(
         pieces_of(shape.rows) * (shape.inner // width),
-        keys=keys, order=order, columns=columns, values=values, dense=dense, out=out,
-        carries=carries, shape=shape, size=dense.shape[0], include_self=include_self,
-        scaled=alpha != 1, re=float(alpha.real), im=float(alpha.imag),
+        *(shape, dense.shape[0], include_self),
+        *(alpha != 1, float(alpha.real), float(alpha.imag)),
+        **({} if order is None else {"order": order}),
+        keys=keys, columns=columns, values=values, dense=dense, out=out, carries=carries,
     )  # fmt: skip
     carry = carrying(f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}", include_self)
     reduce_carries(carry, width, shape, keys=keys, out=out, carries=carries)
+
+
+@planned
+def _sparse_rows(
+    dtype: torch.dtype, width: int, key: torch.dtype, are_sorted: bool
+) -> UnsizedLaunch:
+    entry = f"sparse_rows<{ctype(dtype)}, {width}, {ctype(key)}>"
+    absent = {"order": None} if are_sorted else {}
+    open = "shape", "size", "include_self", "scaled", "re", "im"
+    return UnsizedLaunch(SOURCE, entry, open, **absent)
 
 
 def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
