@@ -116,6 +116,11 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         ),
         GATHER,
     ),
+    "fractional_max_pool2d_backward": (
+        aten.fractional_max_pool2d_backward.default,
+        lambda n: (_zeros(1, 1, 1, n), _zeros(1, 1, 2, 2 * n), [2, 2], [1, n], _index(1, 1, 1, n)),
+        GATHER,
+    ),
     "nll_loss2d_forward": (
         aten.nll_loss2d_forward.default,
         lambda n: (_zeros(1, 3, 4, n), _index(1, 4, n), None, 1, -100),
@@ -135,6 +140,11 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
     "scatter_add": (
         aten.scatter_add.default,
         lambda n: (_zeros(n, 2), 0, _index(4, 2), _zeros(4, 2)),
+        SUM,
+    ),
+    "scatter_reduce, amax": (
+        aten.scatter_reduce.two,
+        lambda n: (_zeros(4, 2), 0, _index(n, 2), _zeros(n, 2), "amax"),
         SUM,
     ),
     "index_put, accumulate": (

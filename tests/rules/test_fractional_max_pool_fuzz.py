@@ -84,8 +84,8 @@ def test_regions_are_found(
     starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
     pool = torch.ops.aten.fractional_max_pool2d
     indices = pool(self, [1, kernel], [1, output], starts)[1]
-    axes = launch.axes_of([1, size], (1, kernel), indices.shape[2:])
-    find = launch.plan_strays(indices.numel(), axes)
+    axes = launch.axes_of((1, size), indices.shape[2:], (1, kernel))
+    find = launch.plan_strays(indices.numel(), *axes)
 
     def strays(indices: torch.Tensor) -> float:
         found = torch.zeros(1, dtype=torch.int64)

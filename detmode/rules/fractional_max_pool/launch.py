@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -20,13 +21,7 @@ from detmode.cuda import (
     planned,
 )
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.chosen_windows import (
-    check_shapes,
-    entries,
-    gather_chosen,
-    in_axes,
-    plan_chosen,
-)
+from detmode.cuda.rows.chosen_windows import entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
 
@@ -119,29 +114,32 @@ def _plan(
     name = f"fractional_max_pool{n}d_backward"
     # A plain tuple is cut quicker than a torch.Size.
     shape, out_shape = tuple(shape), tuple(out_shape)
+    leading, pooled = shape[:-n], output_size[:n]
     if len(shape) <= n:
         raise IndexError(f"{name}(): Expected {n + 1}D or {n + 2}D input, got {list(shape)}")
-    if len(output_size) < n or out_shape != shape[:-n] + output_size[:n]:
+    if (
+        len(leading) > 2
+        or len(pooled) < n
+        or out_shape != leading + pooled
+        or indices_shape != out_shape
+    ):
         raise RuntimeError(
-            f"{name}(): gradOutput sizes unexpected: got {list(out_shape)} for input "
-            f"{list(shape)} and output_size {list(output_size)}"
+            f"{name}(): Expected {n + 1}D or {n + 2}D input, and gradOutput and indices of its "
+            f"batch and channels and output_size, but got {list(shape)}, {list(out_shape)}, "
+            f"{list(indices_shape)} and {list(output_size)}"
         )
-    check_shapes(name, out_shape, shape, indices_shape, n)
     check_scalar_type(torch.int64, indices_dtype)
     check_scalar_type(dtype, out_dtype)
     check_implemented(f"{name}_out_frame", dtype, FLOATING)
     if 0 in shape:
         return None
     # ATen does not read the kernel size, so it may be anything.
-    given = kernel_size if len(kernel_size) >= n else (1,) * n
-    axes = axes_of(
-        shape[-n:], [min(max(k, 1), size) for k, size in zip(given, shape[-n:])], out_shape[-n:]
-    )
+    axes, most = axes_of(shape[-n:], pooled, kernel_size if len(kernel_size) >= n else (1,) * n)
+    (t, t_out, _), (h, h_out, _), (w, w_out, _) = axes
     gather = plan_chosen(
-        *(SOURCE, KERNEL, dtype, shape[:-n], in_axes(shape, n), in_axes(out_shape, n), True),
-        *(_most(axes), (), axes),
+        SOURCE, KERNEL, dtype, leading, (t, h, w), (t_out, h_out, w_out), True, most, (), axes
     )
-    return plan_strays(math.prod(out_shape), axes), gather
+    return plan_strays(math.prod(out_shape), axes, most), gather
 
 
 Regions: TypeAlias = tuple[int, int, int]
@@ -149,24 +147,30 @@ Regions: TypeAlias = tuple[int, int, int]
 
 
 def axes_of(
-    sizes: Sequence[int], kernel: Sequence[int], out_sizes: Sequence[int]
-) -> tuple[Regions, ...]:
-    """Those of three axes; a missing one has one region of one input."""
-    return ((1, 1, 1),) * (3 - len(sizes)) + tuple(zip(sizes, out_sizes, kernel))
+    sizes: tuple[int, ...], out_sizes: tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[tuple[Regions, ...], int]:
+    """Three axes, and the largest number that the kernels work out of them.
+
+    A missing axis has one region of one input.
+    """
+    axes, most = [(1, 1, 1)] * (3 - len(sizes)), 0
+    for size, out, window in zip(sizes, out_sizes, kernel):
+        region = 1 if window < 1 else window if window < size else size
+        axes.append((size, out, region))
+        # Twice a position of the input is multiplied by the regions of its axis.
+        product = 2 * (size + region + size // 2**19 + 4) * out
+        most = product if product > most else most
+    return tuple(axes), most
 
 
-def _most(axes: Iterable[Regions]) -> int:
-    """The kernels multiply twice a position of the input by the regions of its axis."""
-    return max([2 * (size + kernel + size // 2**19 + 4) * out for size, out, kernel in axes])
-
-
-def plan_strays(n: int, axes: tuple[Regions, ...]) -> Launch:
-    """The launch that looks for strays among ``n`` indices."""
-    elements = math.prod([size for size, _, _ in axes])
-    return _strays(index_ctype(elements, n, _most(axes))).of_threads(n, n, *axes)
+def plan_strays(n: int, axes: tuple[Regions, ...], most: int) -> Launch:
+    """The launch that looks for strays among ``n`` indices; with what :func:`axes_of` gives."""
+    t, h, w = axes
+    launch = _strays(index_ctype(t[0] * h[0] * w[0], n, most))
+    # Packed at each call: that takes half a microsecond, and a plan more than one.
+    return partial(launch.launch, n, n, t, h, w)
 
 
 @planned
 def _strays(index: str) -> UnsizedLaunch:
-    entry = f"fractional_max_pool_strays<{index}>"
-    return UnsizedLaunch(SOURCE, entry, ("n", "t", "h", "w"))
+    return UnsizedLaunch(SOURCE, f"fractional_max_pool_strays<{index}>", ("n", "t", "h", "w"))
