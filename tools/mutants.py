@@ -271,6 +271,20 @@ KERNELS = (
         ("known.get(each) or new.get(each)", "known.get(each)"),
     ),
     *_of(
+        "detmode/rules/fractional_max_pool/launch.py",
+        _FUZZ("fractional_max_pool"),
+        ("or indices_shape != out_shape", ""),
+        ("if 0 in shape:", "if False:"),
+        ("(t, t_out, _), (h, h_out, _)", "(t, t_out, _), (h_out, h, _)"),
+        ("len(kernel_size) >= n else", "True else"),
+    ),
+    *_of(
+        "detmode/cuda/rows/extrema.py",
+        f"{_FUZZ('index')} {_FUZZ('scatter')}",
+        ("by_row=by_row, largest=largest)", "by_row=by_row, largest=True)"),
+        ('("n",), include_self=include_self,', '("n",), include_self=True,'),
+    ),
+    *_of(
         "detmode/cuda/signature.py",
         "tests/cuda/test_signature.py",
         ("if given.keys() != set(names):", "if False:"),

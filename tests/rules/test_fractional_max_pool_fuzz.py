@@ -123,3 +123,11 @@ def test_what_does_not_go_together_is_rejected() -> None:
             run(changed[0], changed[1], [2, 2], [2, 2], changed[2])
     with pytest.raises(IndexError):
         run(grad_output, self[0, 0], [2, 2], [2, 2], indices)
+
+
+def test_an_input_without_elements_has_a_gradient_without() -> None:
+    """As in ATen, whatever chose a position in it."""
+    self, grad_output = torch.zeros(2, 3, 0, 4), torch.ones(2, 3, 1, 1)
+    indices = torch.zeros(grad_output.shape, dtype=torch.int64)
+    run = launch.fractional_max_pool2d_backward
+    assert run(grad_output, self, [1, 1], [1, 1], indices).shape == self.shape
