@@ -459,7 +459,7 @@ def arguments_of(signature, bound):
     pointers = dict(zip(signature.pointers, tensors, strict=True))
     values = []
     for i, parameter in enumerate(signature.parameters):
-        at = 8 * signature.offsets[i]
+        at = 8 * (signature.offsets[i] - len(pointers))
         if i in pointers:
             values.append(pointers[i])
         elif parameter.members:

@@ -31,8 +31,8 @@ _TYPES = {
 class ForeignSignature:
     """The parameters of an entry, as the compiled library has them.
 
-    It packs a launch's arguments as :class:`~detmode.cuda.signature.KernelSignature` does: each
-    number in a word of 8 bytes, each struct in as many as it needs.
+    It packs a launch's arguments as :class:`~detmode.cuda.signature.KernelSignature` does: behind
+    the pointers each number in a word of 8 bytes, each struct in as many as it needs.
     """
 
     def __init__(self, where: str, names: Sequence[str], kinds: Sequence[tuple[str, str, int]]):
@@ -44,12 +44,16 @@ class ForeignSignature:
             )
             for name, (kind, code, size) in zip(names, kinds, strict=True)
         )
-        self.offsets: list[int] = []
-        self.n_words = 0
-        for kind, _, size in kinds:
-            self.offsets.append(self.n_words)
-            self.n_words += -(-size // 8) if kind == "s" else 1
         self.pointers = [i for i, (kind, _, _) in enumerate(kinds) if kind in "pc"]
+        pointer_words = iter(range(len(self.pointers)))
+        self.n_words = len(self.pointers)
+        self.offsets: list[int] = []
+        for kind, _, size in kinds:
+            if kind in "pc":
+                self.offsets.append(next(pointer_words))
+            else:
+                self.offsets.append(self.n_words)
+                self.n_words += -(-size // 8) if kind == "s" else 1
         self.constant = [i for i, (kind, _, _) in enumerate(kinds) if kind == "c"]
 
     @property
@@ -94,7 +98,6 @@ class ForeignSignature:
                         f"{where}, so it takes a Tensor or None, but got {type(value).__name__}"
                     )
                 tensors.append(value)
-                words += bytes(8)
             elif kind == "s":
                 words += _struct_bytes(where, value, size)
             else:
