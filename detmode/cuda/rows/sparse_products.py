@@ -123,8 +123,7 @@ def _add(
     carries = new_carries(out, shape, components * words)
     _sparse_rows(dense.dtype, width, keys.dtype, order is None).launch(
         pieces_of(shape.rows) * (shape.inner // width),
-        *(shape, dense.shape[0], include_self),
-        *(alpha != 1, float(alpha.real), float(alpha.imag)),
+        shape, dense.shape[0], include_self, alpha != 1, float(alpha.real), float(alpha.imag),
         **({} if order is None else {"order": order}),
         keys=keys, columns=columns, values=values, dense=dense, out=out, carries=carries,
     )  # fmt: skip
