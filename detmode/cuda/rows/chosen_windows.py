@@ -133,8 +133,8 @@ def plan_chosen(
         sizes: of its three axes; a missing one has 1.
         out_sizes: those of ``grad_output``.
         flat: contiguous, not channels last.
-        most: the largest number that the kernel works out of ``windows``, beside positions in the
-            tensors.
+        most: the largest number that the kernel works out of ``windows`` or ``regions``, beside
+            positions in the tensors.
         windows: of three axes, where the kernel takes them.
         regions: the same, where they depend on the sizes.
     """
