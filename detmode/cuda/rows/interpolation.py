@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, UnsizedLaunch, contiguous, ctype, new_empty, planned
-from detmode.cuda.dtypes import FLOATING
+from detmode.cuda.dtypes import FLOATING, OPMATH
 from detmode.cuda.rows.interpolation_tables import (
+    ABSENT,
     PACKED,
     ROWS,
     SOURCE,
     WIDTH,
-    Axis,
+    Axes,
     Interpolation,
     Tables,
     axes_of,
     kept_tables,
-    resized,
     table_writer,
 )
 
@@ -74,10 +74,10 @@ def gather_backward(
         memory_format = torch.contiguous_format if is_planar else suggest_memory_format(grad_output)
     grad_output = contiguous(grad_output, memory_format=memory_format)
     dtype = grad_output.dtype
-    opmath = torch.float64 if dtype is torch.float64 else torch.float32
+    opmath = OPMATH.get(dtype, dtype)
     kept = kept_tables(grad_output, opmath)
     plan = _plan(
-        interpolation, dtype, grad_output.shape, memory_format,
+        interpolation, dtype, opmath, grad_output.shape, memory_format,
         tuple(output_size), tuple(input_size), align_corners, tuple(scales),
         grad_output.data_ptr() % 16 == 0, kept,
     )  # fmt: skip
@@ -113,6 +113,7 @@ _Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[in
 def _plan(
     interpolation: Interpolation,
     dtype: torch.dtype,
+    opmath: torch.dtype,
     shape: tuple[int, ...],
     memory_format: torch.memory_format,
     output_size: tuple[int, ...],
@@ -128,76 +129,78 @@ def _plan(
     tables is written, once. A `Launch` needs no tables.
     """
     leading, sizes = input_size[:2], input_size[2:]
+    is_copied = shape == input_size or 0 in leading
     if (
         not len(sizes) == len(output_size) == len(scales)
         or shape != leading + output_size
-        or 0 in output_size
-        or min(sizes) <= 0
+        or (is_copied and min(sizes + output_size) <= 0)
     ):
         raise RuntimeError(
             f"grad_output, {list(shape)}, does not have the sizes of an interpolation from "
             f"{list(input_size)} to {list(output_size)}"
         )
-    if shape == input_size or 0 in leading:
+    if is_copied:
         return None
-    opmath = torch.float64 if dtype is torch.float64 else torch.float32
-    given = [*zip(sizes, output_size, scales)]
-    # As in the kernels' header, the last dimension is the first from here on.
-    given.reverse()
+    numel = math.prod(input_size)
     outer, inner = leading
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
-    numel = math.prod(input_size)
     if numel < MANY:
-        axes, length = axes_of(interpolation, opmath, align_corners, given)
+        axes, length = axes_of(interpolation, opmath, align_corners, sizes, output_size, scales)
         if _reads(axes) <= MAX_READS:
             if length * opmath.itemsize <= SHARED:
-                small = _small(interpolation, dtype, len(axes), align_corners)
-                return partial(small.launch, numel, outer, inner, resized(axes))
+                small = _small(interpolation, dtype, len(sizes), align_corners)
+                return partial(small.launch, numel, outer, inner, axes)
             width = sizes[-1]
             rows = numel // width
             fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
             if fits and _strip_bytes(axes, opmath) <= STRIP:
-                strips = _strips(interpolation, dtype, len(axes), align_corners)
+                strips = _strips(interpolation, dtype, len(sizes), align_corners)
                 grid = -(-width // BLOCK), rows, 1
-                return partial(strips.launch_blocks, grid, resized(axes))
+                return partial(strips.launch_blocks, grid, axes)
     write, length = None, 0
-    known = None if kept is None else kept.axes_of(interpolation, align_corners, given)
+    known = None
+    if kept is not None:
+        known = kept.axes_of(interpolation, align_corners, sizes, output_size, scales)
     if known is not None:
         axes = known
     else:
-        axes, length = axes_of(interpolation, opmath, align_corners, given)
-        write = table_writer(interpolation, opmath, align_corners).of_threads(length, resized(axes))
-    clamps = interpolation.clamps
+        axes, length = axes_of(interpolation, opmath, align_corners, sizes, output_size, scales)
+        write = table_writer(interpolation, opmath, align_corners).of_threads(length, axes)
+    clamps, row = interpolation.clamps, output_size[-1] * inner
     many = inner == 1 and numel >= MANY
-    row = output_size[-1] * inner
-    if many or len(axes) == 1 or row == 1 or _reads(axes) <= MAX_READS:
-        whole = _gather(dtype, dtype, outer, inner, axes, numel, is_aligned, clamps)
+    if many or row == 1 or len(sizes) == 1 or _reads(axes) <= MAX_READS:
+        whole = _gather(dtype, dtype, outer, inner, sizes, axes, numel, is_aligned, clamps)
         return write, length, whole, None, (0, 0)
-    outer_last = outer * math.prod(sizes[:-1])
-    return (
-        write,
-        length,
-        _gather(dtype, opmath, outer, row, axes[1:], outer_last * row, is_aligned, clamps),
-        _gather(opmath, dtype, outer_last, inner, axes[:1], numel, True, clamps),
-        (outer_last, row),
+    others, last = sizes[:-1], sizes[-1:]
+    lines = outer * math.prod(others)
+    first = _gather(
+        dtype, opmath, outer, row, others, axes[5:] + ABSENT[2], lines * row, is_aligned, clamps
     )
+    second = _gather(opmath, dtype, lines, inner, last, axes[:5] + ABSENT[1], numel, True, clamps)
+    return write, length, first, second, (lines, row)
 
 
-def _reads(axes: Iterable[Axis]) -> int:
+def _reads(axes: Axes) -> float:
     """The most that an element reads."""
-    reads = 1
-    for size, out, taps, _, _ in axes:
-        reads *= -(-out * taps // size)
+    w, w_out, w_taps, _, _, h, h_out, h_taps, _, _, d, d_out, d_taps, _, _ = axes
+    reads = -(-w_out * w_taps // w)
+    if h:
+        reads *= -(-h_out * h_taps // h)
+    if d:
+        reads *= -(-d_out * d_taps // d)
     return reads
 
 
-def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
+def _strip_bytes(axes: Axes, dtype: torch.dtype) -> float:
     """The most bytes that a block of ``upsample_strips`` needs."""
     # Of the last dimension each thread has a position, of the others all have the same.
     total, n, width = 8.0 * (BLOCK + 2), BLOCK, dtype.itemsize
-    for size, out, taps, _, ratio in axes:
-        readers: float = out
+    for i in range(0, len(axes), 5):
+        size, out, taps, _, ratio = axes[i : i + 5]
+        if not size:
+            break
+        readers = out
         if ratio > 0:
             # One reads less than `taps` positions to each side of its own. Those behind the input
             # may read its last.
@@ -263,13 +266,14 @@ def _gather(
     written: torch.dtype,
     outer: int,
     inner: int,
-    axes: list[Axis],
+    sizes: tuple[int, ...],
+    axes: Axes,
     numel: int,
     is_aligned: bool,
     clamps: bool,
 ) -> Launch:
-    """The launch that reads [outer, (axes,) inner] and writes ``numel`` elements."""
-    dims, numbers = len(axes), resized(axes)
+    """The launch that writes [outer, (sizes,) inner], of so many elements."""
+    dims = len(sizes)
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         packed = PACKED[ctype(read)]
@@ -279,14 +283,14 @@ def _gather(
         elif WIDTH**2 <= inner < 1 << 31 and numel >= SEVERAL * WIDTH:
             step = WIDTH
         launch = _gather_elements(read, written, dims, step, is_packed, clamps)
-        return partial(launch.launch, numel // inner * -(-inner // step), outer, inner, numbers)
-    width = axes[0][0]
+        return partial(launch.launch, numel // inner * -(-inner // step), outer, inner, axes)
+    width = sizes[-1]
     lines = numel // width
-    height = axes[1][0] if dims > 1 else lines
+    height = sizes[-2] if dims > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
-    x = 32 if width <= 32 else 64 if width <= 64 else 128 if width <= 128 else 256
+    x = 256 if width > 128 else 128 if width > 64 else 64 if width > 32 else 32
     y = BLOCK // x
     groups = -(-(lines // height * -(-height // rows)) // y)
     launch = _gather_rows(read, written, dims, rows, x, clamps)
     grid = -(-width // x), groups if groups < MAX_GROUPS else MAX_GROUPS, 1
-    return partial(launch.launch_blocks, grid, outer, numbers)
+    return partial(launch.launch_blocks, grid, outer, axes)

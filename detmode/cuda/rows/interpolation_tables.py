@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
@@ -101,46 +100,61 @@ Axis: TypeAlias = tuple[int, int, int, int, float]
 taps, where its table begins, and input positions per output position. A plain tuple: a named one
 would take half a microsecond more."""
 
-# Those of the dimensions that are absent, where there are so many.
-_ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - n) for n in range(4))
+Axes: TypeAlias = tuple[float, ...]
+"""The members of ``resized_axes``: the numbers of the last dimension, then of the one before it."""
+
+ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - dims) for dims in range(4))
+"""The numbers of the dimensions that are absent, where there are so many."""
 
 Given: TypeAlias = tuple[int, int, "float | None"]
 """The input size, the output size and the scale of a dimension."""
 
 
 def axes_of(
-    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Iterable[Given]
-) -> tuple[list[Axis], int]:
-    """The axes in memory for their tables alone, and its elements."""
-    axes: list[Axis] = []
-    used = 0
-    for each in given:
-        taps, ratio, length = _table(interpolation, dtype, align_corners, each)
-        axes.append((each[0], each[1], taps, used, ratio))
+    interpolation: Interpolation,
+    dtype: torch.dtype,
+    align_corners: bool,
+    sizes: tuple[int, ...],
+    output_size: tuple[int, ...],
+    scales: tuple[float | None, ...],
+) -> tuple[Axes, int]:
+    """The axes in memory for their tables alone, and its elements.
+
+    Raises:
+        RuntimeError: a size is not above 0.
+        ValueError: a dimension has 2**31 positions or more.
+    """
+    axes: Axes = ABSENT[len(sizes)]
+    used, per_weight = 0, dtype.itemsize // 4
+    for given in zip(sizes, output_size, scales):
+        taps, ratio, length = _table(interpolation, per_weight, align_corners, given)
+        axes = (given[0], given[1], taps, used, ratio) + axes
         used += length
     return axes, used
 
 
 def _table(
-    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool, given: Given
+    interpolation: Interpolation, per_weight: int, align_corners: bool, given: Given
 ) -> tuple[int, float, int]:
-    """The taps and the ratio of an axis, and the elements of its table."""
+    """The taps and the ratio of an axis, and the elements of its table.
+
+    ``per_weight``: positions, of 32 bits, in the room of a weight.
+    """
     size, out, scale = given
-    if size >= 1 << 31 or out >= 1 << 31:
+    if size < 1 or out < 1:
+        raise RuntimeError(f"an interpolation needs sizes above 0, but got {size} and {out}")
+    if size | out >= 1 << 31:
         raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
     # As ATen has it.
     if align_corners:
         ratio = (size - 1) / (out - 1) if out > 1 else 0.0
+    elif scale is not None and scale > 0:
+        ratio = 1.0 / scale
     else:
-        ratio = 1.0 / scale if scale is not None and scale > 0 else size / out
+        ratio = size / out
     taps = interpolation.taps(size, ratio)
-    # Behind the weights are positions, of 32 bits.
-    return taps, ratio, out * taps - (-(out + 2 * size) // (dtype.itemsize // 4))
-
-
-def resized(axes: Collection[Axis]) -> tuple[float, ...]:
-    """The members of ``resized_axes`` of the kernels' header."""
-    return sum(axes, ()) + _ABSENT[len(axes)]
+    # Behind the weights are positions.
+    return taps, ratio, out * taps - (-(out + 2 * size) // per_weight)
 
 
 @planned
@@ -160,30 +174,40 @@ class Tables:
 
     Attributes:
         axes: of each interpolation and choice of ``align_corners``, by input size, output size and
-            scale, the axes whose table's launch is on the stream.
+            scale, the axes whose table's launch is on the stream; and what launches it.
         used: the elements that are taken.
     """
 
     def __init__(self, memory: Tensor) -> None:
-        self.memory, self.dtype = memory, memory.dtype
-        self.axes: defaultdict[tuple[Interpolation, bool], dict[Given, Axis]]
-        self.axes = defaultdict(dict)
+        self.memory, self._per_weight = memory, memory.itemsize // 4
+        self.axes: dict[tuple[Interpolation, bool], tuple[dict[Given, Axis], UnsizedLaunch]] = {}
         self.used = 0
 
     def axes_of(
-        self, interpolation: Interpolation, align_corners: bool, given: Iterable[Given]
-    ) -> list[Axis] | None:
+        self,
+        interpolation: Interpolation,
+        align_corners: bool,
+        sizes: tuple[int, ...],
+        output_size: tuple[int, ...],
+        scales: tuple[float | None, ...],
+    ) -> Axes | None:
         """Return the axes in this memory; None if a table is too long to be kept, or it is full.
 
-        What it lacks of their tables is written.
+        What it lacks of their tables is written. Raises as the function of this name.
         """
-        known = self.axes[interpolation, align_corners]
+        kept = self.axes.get((interpolation, align_corners))
+        if kept is None:
+            write = table_writer(interpolation, self.memory.dtype, align_corners)
+            kept = self.axes[interpolation, align_corners] = {}, write
+        known, write = kept
         new: dict[Given, Axis] = {}
-        axes, threads = [], 0
-        for each in given:
-            axis = known.get(each) or new.get(each)
-            if axis is None:
-                taps, ratio, length = _table(interpolation, self.dtype, align_corners, each)
+        axes: Axes = ABSENT[len(sizes)]
+        lacking: Axes = ()
+        threads = 0
+        for given in zip(sizes, output_size, scales):
+            axis = known.get(given) or (new and new.get(given))
+            if not axis:
+                taps, ratio, length = _table(interpolation, self._per_weight, align_corners, given)
                 if length > MOST_KEPT:
                     return None
                 # Between reading and writing nothing is called, so that no other thread gets the
@@ -192,12 +216,12 @@ class Tables:
                 self.used = start + length
                 if start + length > CAPACITY:
                     return None
-                axis = new[each] = each[0], each[1], taps, start, ratio
+                axis = new[given] = given[0], given[1], taps, start, ratio
+                lacking = axis + lacking
                 threads += length
-            axes.append(axis)
+            axes = axis + axes
         if new:
-            write = table_writer(interpolation, self.dtype, align_corners)
-            write.launch(threads, resized(new.values()), tables=self.memory)
+            write.launch(threads, lacking + ABSENT[len(new)], tables=self.memory)
             known.update(new)
         return axes
 
