@@ -22,6 +22,7 @@ from detmode.cuda.allocation import (
     stretch,
 )
 from detmode.cuda.launch import (
+    MAGIC,
     Launch,
     UnsizedLaunch,
     ctype,
@@ -31,13 +32,13 @@ from detmode.cuda.launch import (
     launch,
     launch_blocks,
     load,
-    magic_numbers,
     planned,
     unavailable,
 )
 from detmode.cuda.source import CompileError, Source, compile_for, sources_of
 
 __all__ = [
+    "MAGIC",
     "CompileError",
     "Launch",
     "Source",
@@ -57,7 +58,6 @@ __all__ = [
     "launch",
     "launch_blocks",
     "load",
-    "magic_numbers",
     "new_arange",
     "new_empty",
     "new_full",

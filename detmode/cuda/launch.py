@@ -22,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 __all__ = [
+    "MAGIC",
     "Launch",
     "UnsizedLaunch",
     "ctype",
@@ -31,7 +32,6 @@ __all__ = [
     "launch",
     "launch_blocks",
     "load",
-    "magic_numbers",
     "planned",
     "unavailable",
 ]
@@ -61,27 +61,27 @@ def index_ctype(*counts: int) -> str:
 
     ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
     """
-    return "int32_t" if max(counts) <= SHORT else "int64_t"
+    for count in counts:
+        if count > SHORT:
+            return "int64_t"
+    return "int32_t"
 
 
-def magic_numbers(*divisors: int) -> list[int]:
-    """The magic number of each of ``divisors``, the second argument of `divisor<index_t>`.
-
-    The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
-    the size of an empty tensor, has some number that no thread uses.
-    """
-    return [_MAGIC[n] if n < _KNOWN else _magic_number(n) for n in divisors]
+class _MagicNumbers(dict[int, int]):
+    def __missing__(self, divisor: int) -> int:
+        divisor = max(divisor, 1)
+        shift = divisor.bit_length() - 1
+        return ((1 << 32 + shift) - 1) // divisor | shift << 32
 
 
-def _magic_number(divisor: int) -> int:
-    divisor = max(divisor, 1)
-    shift = divisor.bit_length() - 1
-    return ((1 << 32 + shift) - 1) // divisor | shift << 32
+MAGIC = _MagicNumbers()
+"""The magic number of each divisor, the second argument of `divisor<index_t>`.
 
-
+The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0, the
+size of an empty tensor, has some number that no thread uses.
+"""
 # Those of most sizes: looking one up takes a tenth of the time.
-_KNOWN = 1024
-_MAGIC = [_magic_number(n) for n in range(_KNOWN)]
+MAGIC.update((divisor, MAGIC[divisor]) for divisor in range(1024))
 
 
 def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, int, int]:

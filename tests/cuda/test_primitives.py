@@ -11,7 +11,7 @@ from cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import UnsizedLaunch, ctype, empty, launch, launch_blocks, magic_numbers
+from detmode.cuda import MAGIC, UnsizedLaunch, ctype, empty, launch, launch_blocks
 from detmode.cuda.rows.chosen_windows import pooled_shape
 
 
@@ -93,7 +93,7 @@ EDGES = [2**k + offset for k in range(32) for offset in (-1, 0, 1)]
 
 def check_quotients(index: str, pairs: list[tuple[int, int]]) -> None:
     values, divisors = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
-    magic = torch.tensor(magic_numbers(*divisors.tolist()))
+    magic = torch.tensor([MAGIC[divisor] for divisor in divisors.tolist()])
     output = empty((len(pairs),), torch.int64, "cpu")
     n, tensors = len(pairs), {"values": values, "divisors": divisors, "magic": magic}
     launch(PRIMITIVES, f"quotients<{index}>", n, output=output, n=n, **tensors)
@@ -114,7 +114,7 @@ def test_quotients_by_magic_numbers() -> None:
     pairs += [(n, d) for n, d in zip(anything, reversed(anything), strict=True) if d > 0]
     check_quotients("int32_t", pairs)
     check_quotients("int64_t", [*pairs, (2**40 + 3, 7), (2**40, 2**33 + 1), (5, 2**62)])
-    assert magic_numbers(0, 3) == magic_numbers(1, 3)  # an empty size, by which nothing is divided
+    assert MAGIC[0] == MAGIC[1]  # an empty size, by which nothing is divided
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

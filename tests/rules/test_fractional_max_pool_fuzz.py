@@ -7,7 +7,7 @@ import needs
 import pytest
 import torch
 from exact_sums import assert_exact
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
 
@@ -48,7 +48,9 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
         indices = pool(batched, kernel, output, starts)[1].view(*leading, *output)
     grad_output = data.draw(tensors(indices.shape, dtype))
     given_indices = data.draw(LAYOUTS)(indices)
-    given_kernel = data.draw(st.sampled_from([kernel, kernel, [], [9] * n, [0] * n]))
+    given_kernel = data.draw(
+        st.sampled_from([kernel, kernel, [], [9] * n, [0] * n, [2**31] * n, [-1] * n])
+    )
     index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
     with planned_with(
         mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
@@ -84,8 +86,9 @@ def test_regions_are_found(
     starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
     pool = torch.ops.aten.fractional_max_pool2d
     indices = pool(self, [1, kernel], [1, output], starts)[1]
-    axes = launch.axes_of((1, size), indices.shape[2:], (1, kernel))
-    find = launch.plan_strays(indices.numel(), *axes)
+    sizes, regions = (1, 1, size), (1, 1, output)
+    most = launch.most_computed(sizes, regions)
+    find = launch.plan_strays(indices.numel(), (sizes, regions, (1, 1, kernel)), most)
 
     def strays(indices: torch.Tensor) -> float:
         found = torch.zeros(1, dtype=torch.int64)
@@ -96,6 +99,30 @@ def test_regions_are_found(
     if more > kernel + 5 and output > 1:
         # The control: the first region cannot have chosen what the last one did.
         assert strays(indices.flip(-1)) == 1
+
+
+@given(
+    size=st.integers(1, 2**40),
+    output=st.integers(1, 2**30),
+    kernel=st.integers(-(2**63), 2**63 - 1),
+)
+@example(size=9, output=2, kernel=2**31)
+@example(size=2**20, output=2**20, kernel=0)
+def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
+    """Of those that choose the type that the kernels count in, whatever the kernel size."""
+    out_shape, int64 = (1, 1, 1, output), torch.int64
+    find, _ = launch._plan(
+        2, torch.float32, torch.float32, int64,
+        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output),
+    )  # fmt: skip
+    *_, sizes, out_sizes, (_, _, region) = find.args
+    assert 0 <= region < 2**31
+    if region < size:
+        edges = [0, size - 1]
+        numbers = [2 * i for i in edges] + [2 * (i - region + 1) for i in edges]
+        margin = 3 + size // 2**19
+        largest = max(abs(number) + margin for number in numbers) * (output - 1)
+        assert max(largest, 2 * (size - region)) <= launch.most_computed(sizes, out_sizes)
 
 
 @pytest.mark.parametrize("position", [-1, 16, 2**32])

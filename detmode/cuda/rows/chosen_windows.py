@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import (
+    MAGIC,
     Launch,
     Source,
     UnsizedLaunch,
     contiguous,
     ctype,
     index_ctype,
-    magic_numbers,
     new_empty,
     planned,
 )
@@ -45,8 +45,11 @@ def pooled_shape(
     The sizes are those of three axes.
     """
     t, h, w = sizes_in
-    magic = magic_numbers(t, h, w, t * h * w, lanes)
-    return (threads, outer, inner, t, h, w, *sizes_out, *magic, lanes)
+    t_out, h_out, w_out = sizes_out
+    return (
+        threads, outer, inner, t, h, w, t_out, h_out, w_out,
+        MAGIC[t], MAGIC[h], MAGIC[w], MAGIC[t * h * w], MAGIC[lanes], lanes,
+    )  # fmt: skip
 
 
 def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
@@ -136,18 +139,18 @@ def plan_chosen(
         most: the largest number that the kernel works out of ``windows`` or ``regions``, beside
             positions in the tensors.
         windows: of three axes, where the kernel takes them.
-        regions: the same, where they depend on the sizes.
+        regions: its argument of this name, where it takes one.
     """
-    positions, planes = math.prod(sizes), math.prod(leading)
-    numel = positions * planes
+    planes = math.prod(leading)
+    numel = planes * math.prod(sizes)
     outer, inner = (planes, 1) if flat else leading
     shared = inner if inner > 1 else outer
     per_thread = PER_THREAD if numel >= MANY and shared >= 4 * PER_THREAD else 1
     shares = -(-shared // per_thread)
-    threads = numel // max(shared, 1) * shares
+    threads = numel // (shared or 1) * shares
     index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    open = ("shape", "t", "h", "w") if regions else ("shape",)
+    open = ("shape", "regions") if regions else ("shape",)
     launch = unsized(source, kernel, dtype, per_thread, index, open, windows)
     return launch.of_threads(threads, shape, *regions)
 

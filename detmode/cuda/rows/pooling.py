@@ -6,7 +6,7 @@ import math
 from collections import namedtuple
 from functools import lru_cache
 
-from detmode.cuda import magic_numbers
+from detmode.cuda import MAGIC
 
 Window = namedtuple("Window", "stride stride_magic padding dilation step whole part")
 """The windows of an axis, whatever its size: ``pooling_window`` of ``pooled_axis.cuh``."""
@@ -33,10 +33,9 @@ def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Wind
     From its first input to its last, a window has ``whole`` strides and ``part`` positions more;
     windows that hold one input are ``step`` apart.
     """
-    (magic,) = magic_numbers(stride)
     step = dilation // math.gcd(dilation, stride)
     parts = divmod((kernel - 1) * dilation + 1, stride)
-    return Window(stride, magic, padding, dilation, step, *parts)
+    return Window(stride, MAGIC[stride], padding, dilation, step, *parts)
 
 
 @lru_cache(maxsize=4096)  # shapes vary, and their axes less so

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, Source, contiguous, index_ctype, magic_numbers, new_empty, planned
+from detmode.cuda import MAGIC, Launch, Source, contiguous, index_ctype, new_empty, planned
 from detmode.cuda.checks import check_implemented, checks_all
 from detmode.cuda.rows.chosen_windows import (
     MANY,
@@ -93,14 +93,14 @@ def _plan(
     numel = math.prod(shape)
     per_thread = PER_THREAD if numel >= MANY and shared >= least else 1
     shares = -(-shared // per_thread)
-    threads = numel // max(shared, 1) * shares
+    threads = numel // (shared or 1) * shares
     sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     most = (max(sizes_in) + 1) * (max(sizes_out) + 1)
     index = index_ctype(math.prod(out_shape), numel, most)
     layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
     launch = unsized(SOURCE, KERNEL, dtype, per_thread, index, ("shape", "magics"))
-    return launch.of_threads(threads, layout, magic_numbers(*sizes_out))
+    return launch.of_threads(threads, layout, [MAGIC[size] for size in sizes_out])
 
 
 def _channels_last(self: Tensor) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -128,49 +127,44 @@ def _plan(
             f"batch and channels and output_size, but got {list(shape)}, {list(out_shape)}, "
             f"{list(indices_shape)} and {list(output_size)}"
         )
-    check_scalar_type(torch.int64, indices_dtype)
-    check_scalar_type(dtype, out_dtype)
-    check_implemented(f"{name}_out_frame", dtype, FLOATING)
+    _check_dtypes(name, dtype, out_dtype, indices_dtype)
     if 0 in shape:
         return None
+    # The missing axis has one region of one input.
+    ones = (1,) * (3 - n)
+    sizes, out_sizes, regions = ones + shape[-n:], ones + pooled, ones + kernel_size[:n]
     # ATen does not read the kernel size, so it may be anything.
-    axes, most = axes_of(shape[-n:], pooled, kernel_size if len(kernel_size) >= n else (1,) * n)
-    (t, t_out, _), (h, h_out, _), (w, w_out, _) = axes
-    gather = plan_chosen(
-        SOURCE, KERNEL, dtype, leading, (t, h, w), (t_out, h_out, w_out), True, most, (), axes
+    if len(regions) < 3 or not 0 <= regions[0] | regions[1] | regions[2] < 1 << 31:
+        regions = (1, 1, 1)
+    most = most_computed(sizes, out_sizes)
+    return (
+        plan_strays(math.prod(out_shape), (sizes, out_sizes, regions), most),
+        plan_chosen(SOURCE, KERNEL, dtype, leading, sizes, out_sizes, True, most, (), (regions,)),
     )
-    return plan_strays(math.prod(out_shape), axes, most), gather
 
 
-Regions: TypeAlias = tuple[int, int, int]
-"""One axis: its inputs, its regions, and the inputs of a region."""
+@planned
+def _check_dtypes(name: str, dtype: torch.dtype, *others: torch.dtype) -> None:
+    check_scalar_type(torch.int64, others[1])
+    check_scalar_type(dtype, others[0])
+    check_implemented(f"{name}_out_frame", dtype, FLOATING)
 
 
-def axes_of(
-    sizes: tuple[int, ...], out_sizes: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[tuple[Regions, ...], int]:
-    """Three axes, and the largest number that the kernels work out of them.
-
-    A missing axis has one region of one input.
-    """
-    axes, most = [(1, 1, 1)] * (3 - len(sizes)), 0
-    for size, out, window in zip(sizes, out_sizes, kernel):
-        region = 1 if window < 1 else window if window < size else size
-        axes.append((size, out, region))
-        # Twice a position of the input is multiplied by the regions of its axis.
-        product = 2 * (size + region + size // 2**19 + 4) * out
-        most = product if product > most else most
-    return tuple(axes), most
+def most_computed(sizes: tuple[int, ...], out_sizes: tuple[int, ...]) -> int:
+    """A number that none is above that the kernels work out of three axes."""
+    (t, h, w), (t_out, h_out, w_out) = sizes, out_sizes
+    # Twice a position, with a margin of 3 and 2^-19 of the axis, is multiplied by the regions.
+    return 4 * max(t * t_out, h * h_out, w * w_out)
 
 
-def plan_strays(n: int, axes: tuple[Regions, ...], most: int) -> Launch:
-    """The launch that looks for strays among ``n`` indices; with what :func:`axes_of` gives."""
-    t, h, w = axes
-    launch = _strays(index_ctype(t[0] * h[0] * w[0], n, most))
+def plan_strays(n: int, axes: tuple[tuple[int, ...], ...], most: int) -> Launch:
+    """The launch that looks for strays among ``n`` indices; with sizes, regions, and their size."""
+    launch = _strays(index_ctype(math.prod(axes[0]), n, most))
     # Packed at each call: that takes half a microsecond, and a plan more than one.
-    return partial(launch.launch, n, n, t, h, w)
+    return partial(launch.launch, n, n, *axes)
 
 
 @planned
 def _strays(index: str) -> UnsizedLaunch:
-    return UnsizedLaunch(SOURCE, f"fractional_max_pool_strays<{index}>", ("n", "t", "h", "w"))
+    open = ("n", "sizes", "out_sizes", "regions")
+    return UnsizedLaunch(SOURCE, f"fractional_max_pool_strays<{index}>", open)
