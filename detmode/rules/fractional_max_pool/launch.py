@@ -144,9 +144,9 @@ def _plan(
 
 
 @planned
-def _check_dtypes(name: str, dtype: torch.dtype, *others: torch.dtype) -> None:
-    check_scalar_type(torch.int64, others[1])
-    check_scalar_type(dtype, others[0])
+def _check_dtypes(name: str, dtype: torch.dtype, out: torch.dtype, indices: torch.dtype) -> None:
+    check_scalar_type(torch.int64, indices)
+    check_scalar_type(dtype, out)
     check_implemented(f"{name}_out_frame", dtype, FLOATING)
 
 
