@@ -44,6 +44,12 @@ def parser() -> argparse.ArgumentParser:
         help="repeatable",
     )
     found.add_argument("--dtype", action="append", choices=list(DTYPES), help="repeatable")
+    found.add_argument(
+        "--side",
+        action="append",
+        choices=sides.SIDES,
+        help="timed beside detmode; repeatable; default: all",
+    )
     found.add_argument("--model", action="append", choices=list(models.MODELS), help="repeatable")
     found.add_argument("--rounds", type=_rounds, default=20, help="how often each side is timed")
     found.add_argument("--calls", type=int, default=1000, help="of the host, in each round")
@@ -99,8 +105,9 @@ class Benchmark:
 
     def _workloads(self, each: sides.Workload) -> Lines:
         def measure(workload: sides.Workload) -> None:
-            rounds, bandwidth = self.options.rounds, self.found.bandwidth
-            self.found.rows.append(sides.measure(workload, self.clock, rounds, bandwidth))
+            rounds, chosen = self.options.rounds, self.options.side or sides.SIDES
+            row = sides.measure(workload, self.clock, rounds, self.found.bandwidth, chosen)
+            self.found.rows.append(row)
 
         known = {row.key for row in self.found.rows}
         for workload in sides.workloads(each, self.clock.device):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -196,17 +196,28 @@ class Row:
         return self.family, self.op, self.sample, self.dtype, self.contention
 
 
-def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
-    """Check bits and accuracy, and time every side ``rounds`` times if they hold.
+def measure(
+    workload: Workload,
+    clock: Clock,
+    rounds: int,
+    bandwidth: float,
+    chosen: Collection[str] = SIDES,
+) -> Row:
+    """Check bits and accuracy, and time the substitute beside other sides if they hold.
 
-    ``bandwidth`` is the bytes that a copy reads and writes in a second.
+    Args:
+        workload: the operator and its input.
+        clock: the clock that times them.
+        rounds: how often each side is timed.
+        bandwidth: bytes that a copy reads and writes in a second.
+        chosen: the sides that are timed beside the substitute.
     """
     row = workload.row()
     device = "cuda" if clock.device.type == "cuda" else "host"
     try:
         check_bits(workload.case, device, repeats=2)
         check_accuracy(workload.case, device)
-        return _timed(row, workload, clock, rounds, bandwidth)
+        return _timed(row, workload, clock, rounds, bandwidth, chosen)
     except ClaimError as error:
         return dataclasses.replace(row, failure=str(error))
     except Exception as error:  # out of memory, say: the other workloads are measured still
@@ -214,17 +225,25 @@ def measure(workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> 
         return dataclasses.replace(row, failure=f"{type(error).__name__}: {text}")
 
 
-def _timed(row: Row, workload: Workload, clock: Clock, rounds: int, bandwidth: float) -> Row:
+def _timed(
+    row: Row,
+    workload: Workload,
+    clock: Clock,
+    rounds: int,
+    bandwidth: float,
+    chosen: Collection[str],
+) -> Row:
     case = workload.case
     arguments = case.sample.arguments(case.dtype, clock.device)
     able = sides(case, arguments, clock.device)
     times: dict[str, Spread | str] = {}
     if COMPOSED not in able:
         times[COMPOSED] = "none"
-    if not workload.first:
-        # Slow, and about the same for every contention.
-        times[ROUND_TRIP] = "not timed"
-        del able[ROUND_TRIP]
+    # A round trip is slow, and takes about the same for every contention.
+    unwanted = {*SIDES} - {*chosen, OURS} | (set() if workload.first else {ROUND_TRIP})
+    for name in unwanted & {*able}:
+        times[name] = "not timed"
+        del able[name]
     for name in list(able):
         problem = _problem(able[name])
         if problem is not None:

@@ -35,7 +35,7 @@ import prebuild
 from prebuild import ROOT
 from tabulate import tabulate
 
-sys.path[:0] = [str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import sides
 import variation
 import whole_steps

@@ -114,7 +114,7 @@ def test_memory_is_not_filled(device):
     torch.use_deterministic_algorithms(True)
 
     def operators(make) -> set[str]:
-        with torch.profiler.profile() as profiler:
+        with torch.profiler.profile(acc_events=True) as profiler:
             assert make().device == like.device
         return {event.name for event in profiler.events() if event.name.startswith("aten::")}
 
