@@ -76,12 +76,10 @@ EXPONENTIAL = source(
 SIGNIFICAND = source("significand.cu", powers=SINGLE_AND_DOUBLE, parts=SINGLE_AND_DOUBLE)
 # Threads, rows and elements at once: tiles of 32 and of 256 elements.
 SCAN_SHAPES = ((32, 1, 1), (64, 2, 2))
-SCANS = source(
-    "scan.cu",
-    scan=[
-        f"{of}, {t}, {rows}, {vec}" for of in ("runs", "float_sums") for t, rows, vec in SCAN_SHAPES
-    ],
-)
+SCANNED = [
+    f"{of}, {t}, {rows}, {vec}" for of in ("runs", "float_sums") for t, rows, vec in SCAN_SHAPES
+]
+SCANS = source("scan.cu", scan=SCANNED, scan_totals=SCANNED, scan_level=["runs", "float_sums"])
 RACES = source(
     "races.cu",
     neighbour_in_block=EITHER,

@@ -32,8 +32,21 @@ struct float_sums {
 };
 
 template <typename scan_t, int threads, int rows, int vec>
+__global__ void scan_totals(const typename scan_t::input_t* __restrict__ input,
+                            int32_t* __restrict__ totals, int64_t n, int64_t stride) {
+  auto* states = reinterpret_cast<typename scan_t::state_t*>(totals);
+  scan_total<scan_t, threads, rows, vec>(input, states, n, stride);
+}
+
+template <typename scan_t>
+__global__ void scan_level(int32_t* __restrict__ totals, int64_t base, int64_t children) {
+  scan_nodes<scan_t>(reinterpret_cast<typename scan_t::state_t*>(totals) + base, children);
+}
+
+template <typename scan_t, int threads, int rows, int vec>
 __global__ void scan(const typename scan_t::input_t* __restrict__ input,
-                     typename scan_t::input_t* __restrict__ output, int64_t* __restrict__ totals,
-                     int64_t nodes, int64_t n, int64_t stride) {
-  scan_tile<scan_t, threads, rows, vec>(input, output, totals, nodes, n, stride);
+                     typename scan_t::input_t* __restrict__ output,
+                     const int32_t* __restrict__ totals, int64_t n, int64_t stride) {
+  auto* states = reinterpret_cast<const typename scan_t::state_t*>(totals);
+  scan_tile<scan_t, threads, rows, vec>(input, output, states, n, stride);
 }

@@ -11,19 +11,17 @@ from detmode.cuda import empty, launch_blocks
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
     """The scan of a row, with the tree that its tiles need."""
     threads, rows, vec = shape
-    n = values.numel()
-    tiles = -(-n // (threads * rows * vec))
-    nodes, level = 0, tiles
-    while level:
-        nodes, level = nodes + level, level // 32
-    totals = torch.zeros(nodes * 4 + 1, dtype=torch.int64)
-    output = empty((n,), values.dtype, "cpu")
-    entry = f"scan<{of}, {threads}, {rows}, {vec}>"
-    stride = values.stride(0)
-    launch_blocks(
-        SCANS, entry, tiles, threads,
-        input=values, output=output, totals=totals, nodes=nodes, n=n, stride=stride,
-    )  # fmt: skip
+    tile, tree = f"{of}, {threads}, {rows}, {vec}", {"totals": empty((4096,), torch.int32, "cpu")}
+    output = empty(values.shape, values.dtype, "cpu")
+    row = {"input": values, "n": values.numel(), "stride": values.stride(0)}
+    base, children = 0, -(-values.numel() // (threads * rows * vec))
+    blocks = children
+    launch_blocks(SCANS, f"scan_totals<{tile}>", blocks, threads, **row, **tree)
+    while children >= 32:
+        level = {"base": base, "children": children}
+        launch_blocks(SCANS, f"scan_level<{of}>", 1, 64, **level, **tree)
+        base, children = base + children, children // 32
+    launch_blocks(SCANS, f"scan<{tile}>", blocks, threads, output=output, **row, **tree)
     return output
 
 

@@ -82,12 +82,6 @@ static __device__ __forceinline__ void store_relaxed(int32_t* to, int32_t value)
                : "l"(global_address(to)), "r"(value)
                : "memory");
 }
-static __device__ __forceinline__ void store_relaxed(int64_t* to, int64_t value) {
-  asm volatile("st.relaxed.gpu.global.s64 [%0], %1;"
-               :
-               : "l"(global_address(to)), "l"(value)
-               : "memory");
-}
 #else
 template <typename T>
 static __forceinline__ T load_relaxed(const T* from) {

@@ -163,10 +163,37 @@ struct logcumsumexp<complex<T>> {
 };
 
 // A thread reads 16 bytes at a time, 8 of a 16-bit dtype: more than 4 elements make the code long.
+template <typename scalar_t>
+constexpr int VEC = sizeof(scalar_t) < 4 ? 4 : 16 / sizeof(scalar_t);
+
 template <template <typename> class scan_t, typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
+    scan_totals(const scalar_t* __restrict__ input, double* __restrict__ totals, int64_t n,
+                int64_t stride) {
+  using state_t = typename scan_t<scalar_t>::state_t;
+  scan_total<scan_t<scalar_t>, THREADS, ROWS, VEC<scalar_t>>(
+      input, reinterpret_cast<state_t*>(totals), n, stride);
+}
+
+// `totals` is that of the whole tree; the children begin at `base`.
+template <template <typename> class scan_t, typename scalar_t>
+__global__ void scan_level(double* __restrict__ totals, int64_t base, int64_t children) {
+  using state_t = typename scan_t<scalar_t>::state_t;
+  scan_nodes<scan_t<scalar_t>>(reinterpret_cast<state_t*>(totals) + base, children);
+}
+
+// Blocks that a multiprocessor has registers for. Whole tiles of float sums need 48, and only the
+// last tile, whose elements are counted, would take more.
+template <typename scan_t>
+constexpr int BLOCKS = 1;
+template <>
+constexpr int BLOCKS<cumsum<float>> = 5;
+
+template <template <typename> class scan_t, typename scalar_t>
+__global__ void __launch_bounds__(THREADS, BLOCKS<scan_t<scalar_t>>)
     scan_row(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-             int64_t* __restrict__ totals, int64_t nodes, int64_t n, int64_t stride) {
-  constexpr int size = sizeof(scalar_t), vec = size < 4 ? 4 : 16 / size;
-  scan_tile<scan_t<scalar_t>, THREADS, ROWS, vec>(input, output, totals, nodes, n, stride);
+             const double* __restrict__ totals, int64_t n, int64_t stride) {
+  using state_t = typename scan_t<scalar_t>::state_t;
+  scan_tile<scan_t<scalar_t>, THREADS, ROWS, VEC<scalar_t>>(
+      input, output, reinterpret_cast<const state_t*>(totals), n, stride);
 }

@@ -12,7 +12,6 @@ from detmode.cuda import (
     contiguous,
     ctype,
     new_empty,
-    new_zeros,
     planned,
 )
 from detmode.cuda.checks import checks_all
@@ -24,14 +23,15 @@ ROWS = 4
 """Elements, or packs of them, that one thread reads."""
 CHILDREN = 32
 """Tiles, or nodes above them, whose totals are joined at once."""
-WORDS = 8
-"""Words of 32 bits of the largest state."""
+STATE = 4
+"""Doubles that the largest state takes."""
 
 SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=tuple(
-        f"scan_row<{op}, {ctype(dtype)}>"
+        f"{kernel}<{op}, {ctype(dtype)}>"
+        for kernel in ("scan_totals", "scan_level", "scan_row")
         for op in ("cumsum", "cumprod", "logcumsumexp")
         for dtype in FLOATING + COMPLEX
     ),
@@ -77,37 +77,53 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = new_empty(self, self.shape)
-    launch, nodes = _plan(op, self.dtype, self.numel(), self.stride(dim))
-    if nodes > 1:
-        # Each word with its mark, and behind them the counter from which blocks draw their tiles.
-        totals = new_zeros(self, (nodes * WORDS + 1,), torch.int64)
-        launch(input=self, output=out, totals=totals)
-    else:
-        launch(input=self, output=out)
+    nodes, totals_of_tiles, levels, row = _plan(op, self.dtype, self.numel(), self.stride(dim))
+    if nodes <= 1:
+        row(input=self, output=out)
+        return out
+    totals = new_empty(self, (nodes * STATE,), torch.float64)
+    totals_of_tiles(input=self, totals=totals)
+    for level in levels:
+        level(totals=totals)
+    row(input=self, output=out, totals=totals)
     return out
 
 
 @planned
-def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[Launch, int]:
-    """The launch that still needs its tensors, and the nodes of the tree over its tiles."""
+def _plan(
+    op: str, dtype: torch.dtype, n: int, stride: int
+) -> tuple[int, Launch, list[Launch], Launch]:
+    """The nodes of the tree over the tiles, and the launches that still need their tensors.
+
+    They are the one for the tiles' totals, one for each level of nodes, and the scan.
+    """
     pack = min(16 // dtype.itemsize, 4)
-    tiles = -(-n // (THREADS * ROWS * pack))
-    nodes = _nodes(tiles)
-    return _unsized(op, dtype, nodes > 1).of_blocks(tiles, nodes, n, stride), nodes
+    children = tiles = -(-n // (THREADS * ROWS * pack))
+    unsized = _unsized(op, dtype, tiles > 1)
+    nodes, levels = 0, []
+    while children:
+        above = children // CHILDREN
+        if above:
+            levels.append(unsized[1].of_threads(above * CHILDREN, nodes, children))
+        nodes += children
+        children = above
+    return (
+        nodes,
+        unsized[0].of_blocks(tiles, n, stride),
+        levels,
+        unsized[2].of_blocks(tiles, n, stride),
+    )
 
 
 @planned
-def _unsized(op: str, dtype: torch.dtype, has_totals: bool) -> UnsizedLaunch:
-    """The launch without its sizes."""
-    entry = f"scan_row<{op}, {ctype(dtype)}>"
+def _unsized(
+    op: str, dtype: torch.dtype, has_totals: bool
+) -> tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]:
+    """The launches without their sizes."""
+    of = f"<{op}, {ctype(dtype)}>"
     fixed = {} if has_totals else {"totals": None}
-    return UnsizedLaunch(SOURCE, entry, ("nodes", "n", "stride"), THREADS, **fixed)
-
-
-def _nodes(tiles: int) -> int:
-    """Return the number of nodes of the tree over the tiles: the tiles, and complete groups."""
-    nodes = 0
-    while tiles:
-        nodes += tiles
-        tiles //= CHILDREN
-    return nodes
+    return (
+        UnsizedLaunch(SOURCE, f"scan_totals{of}", ("n", "stride"), THREADS),
+        UnsizedLaunch(SOURCE, f"scan_level{of}", ("base", "children")),
+        UnsizedLaunch(SOURCE, f"scan_row{of}", ("n", "stride"), THREADS, **fixed),
+    )
