@@ -9,7 +9,7 @@ from detmode.cuda import empty, launch_blocks
 
 
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
-    """The scan of a row, with the tree that its tiles need."""
+    """The scan of a row, with the launches that its tree needs."""
     threads, rows, vec = shape
     tile, tree = f"{of}, {threads}, {rows}, {vec}", {"totals": empty((4096,), torch.int32, "cpu")}
     output = empty(values.shape, values.dtype, "cpu")

@@ -1,7 +1,7 @@
 """Launches of larger inputs only: scans and selections of many blocks, and entries beside them.
 
 The samples of the families are small, for the host runner. Here more blocks than a GPU holds at
-once hand over their totals, beside a load that changes which of them is first.
+once share their work, beside a load that changes which of them is first.
 """
 
 from collections.abc import Callable

@@ -35,28 +35,38 @@ struct wide_product {
 
 // A product of factors of T, float or double: `low`, on the scale of the significand, collects what
 // the multiplications round away. 16 or 24 bytes.
+//
+// The significand may be any number whose product with another such one is far from underflow and
+// overflow: most factors are their own significands, and only a product that leaves the range is
+// scaled. That is exact, so the bits do not depend on it.
 template <typename T>
 struct paired_product {
   T significand, low;
   int64_t exponent;
+  static __device__ __forceinline__ bool is_significand(T x) {
+    T least = power_of_two<T>(-(exponent_limit<T> / 6));
+    return fabs(x) >= least && fabs(x) < power_of_two<T>(exponent_limit<T> / 3);
+  }
   static __device__ __forceinline__ paired_product of(T x) {
+    if (is_significand(x)) return paired_product{x, T(0), 0};
     number_parts<T> parts = parts_of(x);
     return paired_product{parts.significand, T(0), parts.exponent};
   }
   __device__ __forceinline__ paired_product times(paired_product x) const {
     T product = mul_rn(significand, x.significand);
-    if (has_no_exponent(product)) return paired_product{product, T(0), 0};
     T lost = fma_rn(significand, x.significand, -product);
     lost = fma_rn(significand, x.low, fma_rn(low, x.significand, lost));
-    // The significands' product is below 4, so the carry is 0 or 1.
+    int64_t sum = exponent + x.exponent;
+    if (is_significand(product)) return paired_product{product, lost, sum};
+    if (has_no_exponent(product)) return paired_product{product, T(0), 0};
     int carry = exponent_of(product);
-    return paired_product{significand_of(product), carry == 0 ? lost : mul_rn(lost, T(0.5)),
-                          exponent + x.exponent + carry};
+    return paired_product{significand_of(product), mul_rn(lost, power_of_two<T>(-carry)),
+                          sum + carry};
   }
   template <typename scalar_t>
   __device__ __forceinline__ scalar_t result() const {
     T total = low == 0 ? significand : add_rn(significand, low);
-    return narrowed<scalar_t>(times_power_of_two(total, exponent));
+    return narrowed<scalar_t>(exponent == 0 ? total : times_power_of_two(total, exponent));
   }
 };
 

@@ -13,12 +13,12 @@ kernels, in a fixed order. PyTorch has no alert for scans.
 
 ## What happens instead
 
-One launch scans tiles of at most 4096 elements, a size that depends on the dtype alone. A tile
-publishes its total at once; 32 tiles are a node of a tree, 32 nodes a node above. A block waits for
-the totals of the siblings before it on all levels at once, joins them in order, and scans its tile
-from there. The order depends on the number of elements alone, and every operation is rounded
-explicitly, so any GPU gives the same bits. Blocks draw their tiles from a counter, so that each
-waits only for blocks that have started before it.
+The row is cut into tiles of at most 4096 elements, a size that depends on the dtype alone. A first
+launch finds each tile's total; 32 tiles are a node of a tree, 32 nodes a node above, and a small
+launch for each level finds the totals of the nodes. The last launch joins the totals of the
+siblings before a tile on each level in order, and scans the tile from there. The order depends on
+the number of elements alone, and every operation is rounded explicitly, so any GPU gives the same
+bits. No block waits for another.
 
 ``cumsum`` adds 16-bit dtypes in float, float32 and complex64 in pairs of floats, and float64 and
 complex128 in their own precision. ``cumprod`` stores the exponent of a product separately, so that
@@ -30,13 +30,13 @@ Several rows at once, and integers, do not vary and are called unchanged.
 
 ## Cost
 
-Each element is read once and written once, which is the floor and what CUB's scan does too. A tile
-adds at most 64 bytes of total, zeroed, written once and read by up to 31 others. PyTorch's own path
-under the flag reads the row twice. A row of more than one tile takes a second launch, which zeroes
-the totals. Elements that are not neighbours in memory are read where they are, without
-a copy; ``dtype=`` converts first, as in ATen.
+Each element is read twice and written once, by PyTorch's own path under the flag as well; CUB's
+scan reads it once. A tile adds at most 32 bytes of total, written once and read by up to 31 others.
+A row of one tile is read once, by one launch; one of up to 31 tiles takes two, and each level of
+nodes one more: five for 2^28 floats. Elements that are not neighbours in memory are read where
+they are, without a copy; ``dtype=`` converts first, as in ATen.
 
-In total, 1.0 times the floor.
+In total, 1.5 times the floor.
 
 ## Limits
 
@@ -71,7 +71,7 @@ RULES = (
         "aten::cumsum",
         Row(
             when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
-            action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.0),
+            action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
             because="the tiles of a single-pass scan combine in an order that depends on timing",
         ),
@@ -88,7 +88,7 @@ RULES = (
             op,
             Row(
                 when=on("cuda") & lies_along("self", "dim") & floats,
-                action=Substitute(function, otherwise=Refuse(), traffic=1.0),
+                action=Substitute(function, otherwise=Refuse(), traffic=1.5),
                 guarantee=GPU_TO_GPU,
                 because="as for cumsum, and PyTorch has no other path",
             ),
