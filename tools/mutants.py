@@ -228,6 +228,16 @@ KERNELS = (
         _INCLUDE + "product.cuh",
         "tests/cuda/test_product.py",
         ("exponent + x.exponent + exponent_of(product)}", "exponent + exponent_of(product)}"),
+        ("fabs(x) >= least && fabs(x) <", "fabs(x) <"),
+        ("mul_rn(lost, power_of_two<T>(-carry))", "lost"),
+    ),
+    *_of(
+        _INCLUDE + "scan.cuh",
+        "tests/cuda/test_scan.py",
+        ("op(later ? theirs : even, later ? odd : theirs)", "op(theirs, later ? odd : even)"),
+        ("totals[children + node] = join(others, last);", "totals[children + node] = others;"),
+        ("nodes /= SCAN_CHILDREN;\n  }\n  return level;", "}\n  return level;"),
+        ("lane < child ? totals[base", "lane <= child ? totals[base"),
     ),
     *_of(
         _INCLUDE + "exponential.cuh",
