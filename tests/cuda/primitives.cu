@@ -60,7 +60,7 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
         [=](int64_t j) { return values[j * columns + column]; },
         [](scalar_t value) { return value; }, sum_op<scalar_t>(),
         static_cast<scalar_t>(sum_op<scalar_t>::identity()),
-        [=](int64_t key, scalar_t value) { output[key * columns + column] = value; },
+        [=](int64_t key, scalar_t value, scalar_t) { output[key * columns + column] = value; },
         [=](int64_t slot, int64_t key, scalar_t value) {
           if (column == 0) carry_keys[slot] = key;
           carry_values[slot * columns + column] = value;

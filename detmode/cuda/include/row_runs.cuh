@@ -93,13 +93,22 @@ struct neighbours {
   }
 };
 
+// The first of the columns from `column` on in a tensor that lies as [outer, rows, inner].
+template <typename T>
+static __device__ __forceinline__ T* column_of(T* tensor, int64_t column, int64_t rows,
+                                               int64_t inner) {
+  int64_t outer = quick_div(column, inner);
+  return tensor + outer * rows * inner + (column - outer * inner);
+}
+
 // Puts a destination's runs onto its initial values.
 template <typename row_t, int width, typename key_t>
 struct row_store {
-  typename row_t::scalar_t* out;
+  using initial_t = pack_of<typename row_t::scalar_t, width>;
+  typename row_t::scalar_t* first;  // the columns, at destination 0
   const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t begin, end;    // where in it they are
-  int64_t column, inner, size;
+  int64_t inner;
   bool include_self;
   // The first place in `counted` that holds `bound` or more.
   __device__ __forceinline__ int64_t place_of(int64_t bound) const {
@@ -112,16 +121,26 @@ struct row_store {
     }
     return low;
   }
-  __device__ __forceinline__ void operator()(int64_t key,
-                                             const neighbours<row_t, width>& runs) const {
-    put(key, runs, counted == nullptr ? 0 : place_of(key + 1) - place_of(key));
+  template <typename Loaded>
+  __device__ __forceinline__ void operator()(int64_t key, const neighbours<row_t, width>& runs,
+                                             const Loaded&) const {
+    put(key, runs, rows_of(key), initial(key));
   }
-  // `rows`: by how many to divide, the initial value not among them; 0 but for means.
+  // The number of rows to divide by, the initial value not among them; 0 but for means.
+  __device__ __forceinline__ int64_t rows_of(int64_t key) const {
+    return counted == nullptr ? 0 : place_of(key + 1) - place_of(key);
+  }
+  __device__ __forceinline__ initial_t initial(int64_t key) const {
+    initial_t values;
+    for (int k = 0; k < width; ++k) values.lane[k] = first[key * inner + k];
+    return values;
+  }
   __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
-                                      int64_t rows) const {
-    int64_t outer = quick_div(column, inner), count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
-    auto* target = out + (outer * size + key) * inner + (column - outer * inner);
-    for (int k = 0; k < width; ++k) target[k] = runs.lane[k].onto(target[k], include_self, count);
+                                      int64_t rows, const initial_t& values) const {
+    int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
+    for (int k = 0; k < width; ++k) {
+      first[key * inner + k] = runs.lane[k].onto(values.lane[k], include_self, count);
+    }
   }
 };
 

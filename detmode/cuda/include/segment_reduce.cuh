@@ -23,7 +23,7 @@ static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
 //   of(loaded)            its value
 //   op(earlier, later)    called with the running value first, in the order of i
 //   identity              op(x, identity) is x: -0.0 for a sum
-//   store(key, value)     a complete run
+//   store(key, value, loaded)   a complete run, and what was loaded for its last element
 //   carry(slot, key, value)   a run that the next launch finishes; not called when n <= piece
 template <int piece, typename value_t, typename Key, typename Load, typename Of, typename Op,
           typename Store, typename Carry>
@@ -41,8 +41,9 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
   auto run_key = key(begin);
   value_t run = identity;
   bool run_empty = true;
+  decltype(load(begin)) last;
   for (int64_t base = begin; base < end; base += batch) {
-    decltype(load(begin)) loaded[batch];
+    decltype(last) loaded[batch];
     decltype(run_key) keys[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -57,7 +58,7 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
         if (first_run && !last_launch) {
           carry(2 * p, run_key, run);
         } else {
-          store(run_key, run);
+          store(run_key, run, last);
         }
         first_run = false;
         run_key = keys[b];
@@ -66,10 +67,11 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
       value_t value = of(loaded[b]);
       run = run_empty ? value : op(run, value);
       run_empty = false;
+      last = loaded[b];
     }
   }
   if (last_launch) {
-    store(run_key, run);
+    store(run_key, run, last);
   } else if (first_run) {
     carry(2 * p, run_key, run);
     carry(2 * p + 1, run_key, identity);
@@ -91,11 +93,13 @@ constexpr int SEGMENT_REACH = 8;
 // Whether a run goes on at `border`, where a piece begins, and its parts on both sides are carried.
 template <int piece, typename Key>
 static __device__ __forceinline__ bool segment_carries(int64_t border, int64_t n, Key key) {
-  if (border == 0 || border >= n) return false;
-  auto own = key(border);
-  if (key(border - 1) != own) return false;
-  return (border > piece && key(border - 1 - piece) == own) ||
-         (border + SEGMENT_REACH < n && key(border + SEGMENT_REACH) == own);
+  // All keys are loaded, in flight together, whatever the others say.
+  auto at = [&](int64_t i) { return key(clamp_index(i, 0, n - 1)); };
+  auto own = at(border);
+  bool goes_on = at(border - 1) == own, border_is_inside = border > 0 && border < n;
+  bool comes_far = at(border - 1 - piece) == own && border > piece;
+  bool goes_far = at(border + SEGMENT_REACH) == own && border + SEGMENT_REACH < n;
+  return border_is_inside && goes_on && (comes_far || goes_far);
 }
 
 // Reduces the parts that begin in share `s` of the `n` elements. What differs from segment_piece:

@@ -83,7 +83,7 @@ __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __res
         },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
-        row_store<row_t, width, key_t>{out, nullptr, 0, 0, first, inner, shape.size, include_self},
+        row_store<row_t, width, key_t>{out + first, nullptr, 0, 0, inner, include_self},
         [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * groups + group] = runs; });
   }
 }

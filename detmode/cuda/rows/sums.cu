@@ -118,8 +118,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
   int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
-    int64_t outer = quick_div(column, inner);
-    auto* first = source + outer * rows * inner + (column - outer * inner);
+    auto* first = column_of(source, column, rows, inner);
     segment_piece<PIECE>(
         piece, rows, [&](int64_t row) { return keys[row]; },
         [&](int64_t row) { return *reinterpret_cast<const pack_t*>(first + order[row] * inner); },
@@ -131,9 +130,9 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
         runs_t::nothing(),
         // A run that is complete here lies in this piece.
-        row_store<row_t, width, key_t>{out, mean ? keys : nullptr, piece * PIECE,
-                                       min_index(rows, (piece + 1) * PIECE), column, inner,
-                                       shape.size, include_self},
+        row_store<row_t, width, key_t>{column_of(out, column, shape.size, inner),
+                                       mean ? keys : nullptr, piece * PIECE,
+                                       min_index(rows, (piece + 1) * PIECE), inner, include_self},
         [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * groups + group] = runs; });
   }
 }
@@ -176,9 +175,8 @@ __global__ void __launch_bounds__(256, 2)
   int64_t groups = shape.outer * inner / width, all = ceil_div(rows, SHARE) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
-    int64_t outer = quick_div(column, inner);
-    auto* first = source + outer * rows * inner + (column - outer * inner);
-    auto* to = out + outer * shape.size * inner + (column - outer * inner);
+    auto* first = column_of(source, column, rows, inner);
+    auto* to = column_of(out, column, shape.size, inner);
     auto target = [&](int64_t key) { return reinterpret_cast<pack_t*>(to + key * inner); };
     segment_share<PIECE, SHARE>(
         s, rows, [&](int64_t row) { return keys[row]; }, [&](int64_t row) { return order[row]; },
@@ -236,6 +234,13 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
                                double* __restrict__ carries, row_shape shape, bool include_self,
                                bool mean, int64_t level, int64_t owned) {
   using runs_t = neighbours<row_t, width>;
+  using store_t = row_store<row_t, width, key_t>;
+  // A destination's initial values are loaded with its carries: few threads walk here, and each
+  // would wait for them at the end of every run.
+  struct runs_and_initial {
+    runs_t runs;
+    typename store_t::initial_t initial;
+  };
   runs_t* read = reinterpret_cast<runs_t*>(carries);
   int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
   for (int64_t below = 1; below < level; ++below) {
@@ -254,19 +259,28 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
     };
     for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
       int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
-      row_store<row_t, width, key_t> store{out,        mean ? keys : nullptr, 0,
-                                           shape.rows, group * width,         shape.inner,
-                                           shape.size, include_self};
+      store_t store{column_of(out, group * width, shape.size, shape.inner),
+                    mean ? keys : nullptr,
+                    0,
+                    shape.rows,
+                    shape.inner,
+                    include_self};
       segment_piece<PIECE>(
           piece, n, key,
           [&](int64_t slot) {
-            return wide && key(slot) < 0 ? runs_t::nothing() : read[slot * all + group];
+            // What is not carried is loaded as well: a branch around the loads would have them
+            // wait for the key.
+            key_t own = key(slot);
+            bool some = !wide || own >= 0;
+            runs_and_initial loaded{read[slot * all + group], store.initial(some ? own : 0)};
+            if (!some) loaded.runs = runs_t::nothing();
+            return loaded;
           },
-          [](const runs_t& runs) { return runs; },
+          [](const runs_and_initial& loaded) { return loaded.runs; },
           [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
           runs_t::nothing(),
-          [&](key_t own, const runs_t& runs) {
-            if (!wide || own >= 0) store(own, runs);
+          [&](key_t own, const runs_t& runs, const runs_and_initial& loaded) {
+            if (!wide || own >= 0) store.put(own, runs, store.rows_of(own), loaded.initial);
           },
           [&](int64_t slot, key_t own, const runs_t& runs) {
             if (!wide || own >= 0) carried[slot * all + group] = runs;
@@ -300,8 +314,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
   int64_t groups = outers * inner / width;
   for (int64_t i = thread_index(); i < rows * groups; i += thread_count()) {
     int64_t row = quick_div(i, groups), column = (i - row * groups) * width;
-    int64_t outer = quick_div(column, inner);
-    auto* first = source + outer * rows * inner + (column - outer * inner);
+    auto* first = column_of(source, column, rows, inner);
     auto key = [&](int64_t j) {
       return by_row ? position_at(index, j, shape) : placed_by(index, j, false, shape).destination;
     };
@@ -332,7 +345,8 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t>{out, nullptr, 0, 0, column, inner, size, include_self}.put(
-        own, runs, mean ? met : 0);
+    row_store<row_t, width, int64_t> store{
+        column_of(out, column, size, inner), nullptr, 0, 0, inner, include_self};
+    store.put(own, runs, mean ? met : 0, store.initial(own));
   }
 }
