@@ -236,7 +236,7 @@ KERNELS = (
         "tests/cuda/test_scan.py",
         ("op(later ? theirs : even, later ? odd : theirs)", "op(theirs, later ? odd : even)"),
         ("totals[children + node] = join(others, last);", "totals[children + node] = others;"),
-        ("nodes /= SCAN_CHILDREN;\n  }\n  return level;", "}\n  return level;"),
+        ("    nodes = scan_nodes_above(nodes);\n", ""),
         ("lane < child ? totals[base", "lane <= child ? totals[base"),
     ),
     *_of(

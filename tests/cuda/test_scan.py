@@ -17,10 +17,10 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     base, children = 0, -(-values.numel() // (threads * rows * vec))
     blocks = children
     launch_blocks(SCANS, f"scan_totals<{tile}>", blocks, threads, **row, **tree)
-    while children >= 32:
+    while children > 32:
         level = {"base": base, "children": children}
         launch_blocks(SCANS, f"scan_level<{of}>", 1, 64, **level, **tree)
-        base, children = base + children, children // 32
+        base, children = base + children, (children - 1) // 32
     launch_blocks(SCANS, f"scan<{tile}>", blocks, threads, output=output, **row, **tree)
     return output
 

@@ -3,9 +3,9 @@
 // The row is cut into tiles of `threads * rows * vec` elements, one for each block. The order: a
 // thread's `vec` neighbouring elements, the lanes of a warp, its `rows`, the warps; and over the
 // tiles a tree in which each node has 32 children. It depends on the number of elements alone. The
-// launches: scan_total for what each tile adds up to; scan_nodes for each level of complete nodes,
-// from below; and scan_tile, which joins what is before its tile. So the elements are read twice.
-// A block that waits for the totals of others reads them once, and takes longer: beside it hundreds
+// launches: scan_total for what each tile adds up to; scan_nodes for each level of nodes, from
+// below; and scan_tile, which joins what is before its tile. So the elements are read twice. A
+// block that waits for the totals of others reads them once, and takes longer: beside it hundreds
 // of blocks ask the few lines of memory in which the latest totals are.
 #pragma once
 
@@ -39,6 +39,11 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
       if (lane >= delta) values[row] = op(earlier, values[row]);
     }
   }
+}
+
+// The nodes that lie before others over so many children: the last one's total is never asked for.
+static __device__ __forceinline__ int64_t scan_nodes_above(int64_t children) {
+  return (children - 1) / SCAN_CHILDREN;
 }
 
 // The warp's 32 values of each row, joined in the order of warp_scans, and these row by row.
@@ -175,7 +180,7 @@ static __device__ __forceinline__ int scan_siblings(int64_t tile, int64_t tiles,
       if (lane == 0) siblings[level] = sibling;
     }
     base += nodes;
-    nodes /= SCAN_CHILDREN;
+    nodes = scan_nodes_above(nodes);
   }
   return level;
 }
@@ -253,7 +258,7 @@ static __device__ __forceinline__ void scan_total(const typename scan_t::input_t
   }
 }
 
-// Joins the children of each complete node of a level; there are `children` at `totals`, and the
+// Joins the children of each node of a level; there are `children` at `totals`, and the
 // nodes lie behind them. A warp takes a node.
 template <typename scan_t>
 static __device__ __forceinline__ void scan_nodes(typename scan_t::state_t* totals,
@@ -261,7 +266,7 @@ static __device__ __forceinline__ void scan_nodes(typename scan_t::state_t* tota
   using state_t = typename scan_t::state_t;
   auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
   int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t nodes = children / SCAN_CHILDREN;
+  int64_t nodes = scan_nodes_above(children);
   for (int64_t node = thread_index() / 32; node < nodes; node += thread_count() / 32) {
     state_t child = totals[node * SCAN_CHILDREN + lane];
     // As a tile joins the siblings before it: the last child to the others.

@@ -32,7 +32,7 @@ Several rows at once, and integers, do not vary and are called unchanged.
 
 Each element is read twice and written once, by PyTorch's own path under the flag as well; CUB's
 scan reads it once. A tile adds at most 32 bytes of total, written once and read by up to 31 others.
-A row of one tile is read once, by one launch; one of up to 31 tiles takes two, and each level of
+A row of one tile is read once, by one launch; one of up to 32 tiles takes two, and each level of
 nodes one more: five for 2^28 floats. Elements that are not neighbours in memory are read where
 they are, without a copy; ``dtype=`` converts first, as in ATen.
 

@@ -77,53 +77,53 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = new_empty(self, self.shape)
-    nodes, totals_of_tiles, levels, row = _plan(op, self.dtype, self.numel(), self.stride(dim))
-    if nodes <= 1:
+    tree, row = _plan(op, self.dtype, self.numel(), self.stride(dim))
+    if tree is None:
         row(input=self, output=out)
         return out
+    nodes, tiles, levels = tree
     totals = new_empty(self, (nodes * STATE,), torch.float64)
-    totals_of_tiles(input=self, totals=totals)
+    tiles(input=self, totals=totals)
     for level in levels:
         level(totals=totals)
     row(input=self, output=out, totals=totals)
     return out
 
 
-@planned
-def _plan(
-    op: str, dtype: torch.dtype, n: int, stride: int
-) -> tuple[int, Launch, list[Launch], Launch]:
-    """The nodes of the tree over the tiles, and the launches that still need their tensors.
+_Tree = tuple[int, Launch, list[Launch]]
+"""The number of nodes, and the launches for the totals of tiles and for those of each level."""
 
-    They are the one for the tiles' totals, one for each level of nodes, and the scan.
-    """
-    pack = min(16 // dtype.itemsize, 4)
-    children = tiles = -(-n // (THREADS * ROWS * pack))
-    unsized = _unsized(op, dtype, tiles > 1)
-    nodes, levels = 0, []
+
+@planned
+def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[_Tree | None, Launch]:
+    """The tree over the tiles, if there are several, and the scan; without their tensors."""
+    tiles = -(-n // (THREADS * ROWS * min(16 // dtype.itemsize, 4)))
+    row = _row(op, dtype, tiles > 1).of_blocks(tiles, n, stride)
+    if tiles <= 1:
+        return None, row
+    of_tiles, of_level = _totals(op, dtype)
+    nodes, children, levels = 0, tiles, []
     while children:
-        above = children // CHILDREN
+        # The last node of a level has none behind it.
+        above = (children - 1) // CHILDREN
         if above:
-            levels.append(unsized[1].of_threads(above * CHILDREN, nodes, children))
+            levels.append(of_level.of_threads(above * CHILDREN, nodes, children))
         nodes += children
         children = above
-    return (
-        nodes,
-        unsized[0].of_blocks(tiles, n, stride),
-        levels,
-        unsized[2].of_blocks(tiles, n, stride),
-    )
+    return (nodes, of_tiles.of_blocks(tiles, n, stride), levels), row
 
 
 @planned
-def _unsized(
-    op: str, dtype: torch.dtype, has_totals: bool
-) -> tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]:
-    """The launches without their sizes."""
-    of = f"<{op}, {ctype(dtype)}>"
+def _row(op: str, dtype: torch.dtype, has_totals: bool) -> UnsizedLaunch:
     fixed = {} if has_totals else {"totals": None}
+    entry = f"scan_row<{op}, {ctype(dtype)}>"
+    return UnsizedLaunch(SOURCE, entry, ("n", "stride"), THREADS, **fixed)
+
+
+@planned
+def _totals(op: str, dtype: torch.dtype) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    of = f"<{op}, {ctype(dtype)}>"
     return (
         UnsizedLaunch(SOURCE, f"scan_totals{of}", ("n", "stride"), THREADS),
         UnsizedLaunch(SOURCE, f"scan_level{of}", ("base", "children")),
-        UnsizedLaunch(SOURCE, f"scan_row{of}", ("n", "stride"), THREADS, **fixed),
     )
