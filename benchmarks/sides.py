@@ -208,7 +208,7 @@ def measure(
     Args:
         workload: the operator and its input.
         clock: the clock that times them.
-        rounds: how often each side is timed.
+        rounds: the number of times that each side is timed.
         bandwidth: bytes that a copy reads and writes in a second.
         chosen: the sides that are timed beside the substitute.
     """
