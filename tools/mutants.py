@@ -178,13 +178,14 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
-        _FUZZ("pools"),
-        ("found[j] == own.position ?", "found[j] >= own.position ?"),
+        "tests/cuda/test_primitives.py -k chosen_windows",
+        ("static_cast<uint32_t>(bits >> 32)) == 0", "0) == 0"),
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",
         _FUZZ("fractional_max_pool"),
-        ("quotient(low - 1, 2 * slack) + 1;", "quotient(low - 1, 2 * slack) + 2;"),
+        ("quotient((low - 1) >> 4) + 1;", "quotient((low - 1) >> 4) + 2;"),
+        ("if (taken[0] == n) return;", ""),
     ),
     *_of(
         _RULES + "embedding_bag/kernels.cu",
@@ -278,7 +279,7 @@ KERNELS = (
         ("ones + shape[-n:], ones + pooled,", "ones + pooled, ones + shape[-n:],"),
         ("len(regions) < 3 or", ""),
         ("regions[2] < 1 << 31:", "regions[2]:"),
-        ("return 4 * max(", "return 2 * max("),
+        ("return 18 * max(", "return 16 * max("),
     ),
     *_of(
         "detmode/cuda/rows/extrema.py",

@@ -77,14 +77,27 @@ static __device__ __forceinline__ void for_each_owned(const pooled_shape& shape,
   }
 }
 
-// index_t also holds what `covering` computes.
+// Whether an index, of any value, is a position that is not negative: in 32 bits without a
+// comparison of 64.
+static __device__ __forceinline__ bool points_at(int64_t index, int32_t position) {
+  uint64_t bits = static_cast<uint64_t>(index);
+  return ((static_cast<uint32_t>(bits) ^ static_cast<uint32_t>(position)) |
+          static_cast<uint32_t>(bits >> 32)) == 0;
+}
+static __device__ __forceinline__ bool points_at(int64_t index, int64_t position) {
+  return index == position;
+}
+
+// index_t also holds what `covering` computes. Returns how many windows this thread added.
 template <int per_thread, typename index_t, typename scalar_t, typename Covering>
-static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict__ grad_output,
-                                                     const int64_t* __restrict__ indices,
-                                                     scalar_t* __restrict__ grad_input,
-                                                     const pooled_shape& shape, Covering covering) {
+static __device__ __forceinline__ index_t gather_chosen(const scalar_t* __restrict__ grad_output,
+                                                        const int64_t* __restrict__ indices,
+                                                        scalar_t* __restrict__ grad_input,
+                                                        const pooled_shape& shape,
+                                                        Covering covering) {
   using acc_t = opmath_t<scalar_t>;
   index_t h_out = static_cast<index_t>(shape.h_out), w_out = static_cast<index_t>(shape.w_out);
+  index_t added = 0;
   for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& own) {
     window_range<index_t> ts = covering(0, own.t);
     window_range<index_t> hs = covering(1, own.h);
@@ -103,7 +116,11 @@ static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict_
           // Zeros change no sum.
 #pragma unroll
           for (int j = 0; j < per_thread; ++j, gradient += own.out_hop) {
-            values[j] = found[j] == own.position ? to_opmath(*gradient) : acc_t(0);
+            values[j] = acc_t(0);
+            if (points_at(found[j], own.position)) {
+              values[j] = to_opmath(*gradient);
+              ++added;
+            }
           }
 #pragma unroll
           for (int j = 0; j < per_thread; ++j) sums[j].add(values[j]);
@@ -115,4 +132,5 @@ static __device__ __forceinline__ void gather_chosen(const scalar_t* __restrict_
     for (int j = 0; j < per_thread; ++j) results[j] = sums[j].rounded();
     store_planes(grad_input + own.element, own.in_hop, own.count, results);
   });
+  return added;
 }
