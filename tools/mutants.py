@@ -179,7 +179,15 @@ KERNELS = (
     *_of(
         _INCLUDE + "chosen_windows.cuh",
         "tests/cuda/test_primitives.py -k chosen_windows",
-        ("static_cast<uint32_t>(bits >> 32)) == 0", "0) == 0"),
+        ("position)) |\n          static_cast<uint32_t>(bits >> 32)) == 0", "position))) == 0"),
+    ),
+    *_of(
+        _INCLUDE + "chosen_windows.cuh",
+        "tests/rules/test_pools_fuzz.py -k neighbours",
+        ("if (ow < holding.begin || ow >= holding.end) continue;", ""),
+        ("/ n | static_cast<uint32_t>(bits >> 32)", "/ n"),
+        ("plane += hop", "plane += 2 * hop"),
+        ("covering(2, w + columns - 1).end", "covering(2, w).end"),
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",

@@ -28,6 +28,12 @@ PER_THREAD = 8
 MANY = 2**18
 """Elements from which a thread serves several planes; with fewer, more threads are better."""
 
+COLUMNS = 4
+"""Neighbours along w that one thread serves where windows choose few elements."""
+FEW = 16
+"""Elements for each window from which those that windows choose are few."""
+THREADS = 2**20
+"""Threads at most where windows choose few elements: a GPU holds a quarter of them at once."""
 
 _ABSENT = (1, 1, 1)
 
@@ -57,12 +63,12 @@ def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
     return (*_ABSENT[spatial:], *shape[-spatial:])
 
 
-def entries(kernel: str) -> tuple[str, ...]:
-    """The name expressions of ``kernel``, a template of a dtype, planes for a thread, an index."""
+def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype, a thread's share, an index."""
     return tuple(
         f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
         for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
+        for per_thread in shares
         for index in ("int32_t", "int64_t")
     )
 
@@ -138,6 +144,38 @@ def plan_chosen(
     per_thread, index, threads, shape = shared_out(leading, sizes, out_sizes, flat, most)
     launch = unsized(source, kernel, dtype, per_thread, index, ("shape",), windows)
     return launch.of_threads(threads, shape)
+
+
+def plan_few_chosen(
+    source: Source,
+    kernel: str,
+    dtype: torch.dtype,
+    leading: tuple[int, ...],
+    sizes: tuple[int, ...],
+    out_sizes: tuple[int, ...],
+    flat: bool,
+    most: int,
+) -> Launch | None:
+    """Plan the launch of a kernel that calls ``gather_few_chosen`` of ``chosen_windows.cuh``.
+
+    The arguments are those of :func:`plan_chosen`.
+
+    Returns:
+        None where that is not the quicker one, or does not work.
+    """
+    if not flat or sizes[-1] % COLUMNS:
+        return None
+    planes, elements, windows = math.prod(leading), math.prod(sizes), math.prod(out_sizes)
+    numel = planes * elements
+    if numel < MANY or elements < FEW * windows:
+        return None
+    threads = elements // COLUMNS
+    apart = max(1, min(planes, THREADS // threads))
+    threads *= apart
+    shape = pooled_shape(threads, planes, 1, sizes, out_sizes, sizes[-1] // COLUMNS)
+    index = index_ctype(numel, planes * windows, most)
+    launch = unsized(source, kernel, dtype, COLUMNS, index, ("shape", "apart"))
+    return launch.of_threads(threads, shape, apart)
 
 
 def shared_out(
