@@ -144,10 +144,12 @@ def _plan(
         leading, sizes, out_sizes, True, most_computed(sizes, out_sizes)
     )
     gather, again = _launches(dtype, per_thread, index)
-    numbers = layout, (*regions, *[MAGIC[size - region] for size, region in zip(sizes, regions)])
-    # Packed at each call: that takes half a microsecond, and a plan more than one.
-    later = partial(again.launch, min(threads, REPEATED), *numbers)
-    return gather.of_threads(threads, *numbers), later
+    (t, h, w), (kt, kh, kw) = sizes, regions
+    axes = kt, kh, kw, MAGIC[t - kt], MAGIC[h - kh], MAGIC[w - kw]
+    # Packed at each call: that takes half a microsecond, and a plan more than one. Of two numbers,
+    # min takes several times as long.
+    later = partial(again.launch, threads if threads < REPEATED else REPEATED, layout, axes)
+    return gather.of_threads(threads, layout, axes), later
 
 
 @planned
