@@ -45,17 +45,13 @@ def _along_dim(arguments: Arguments) -> int:
     return int(own.shape[arguments["dim"]]) if own.dim() else 1
 
 
-def _plane(dims: int, destinations: Destinations) -> Index:
-    """Indices into planes of ``dims`` dimensions."""
-    return Index("indices", destinations, planes=lambda each: int(each["indices"].dim()) - dims)
-
-
-def _pooled(dims: int) -> Index:
-    return _plane(dims, lambda each: math.prod(each["self"].shape[-dims:]))
-
-
 def _unpooled(dims: int) -> Index:
-    return _plane(dims, lambda each: math.prod(each["output_size"]))
+    """Indices into planes of ``dims`` dimensions."""
+    return Index(
+        "indices",
+        lambda each: math.prod(each["output_size"]),
+        planes=lambda each: int(each["indices"].dim()) - dims,
+    )
 
 
 def _sampled(arguments: Arguments, pixels: Tensor) -> Tensor:
@@ -105,8 +101,6 @@ INDICES: dict[str, Index] = {
     "aten::histc": Index("self", lambda each: int(each.get("bins", 100)), written=_binned),
     "aten::grid_sampler_2d_backward": _PIXELS,
     "aten::grid_sampler_3d_backward": _PIXELS,
-    "aten::fractional_max_pool2d_backward": _pooled(2),
-    "aten::fractional_max_pool3d_backward": _pooled(3),
     "aten::max_unpool2d": _unpooled(2),
     "aten::max_unpool3d": _unpooled(3),
 }

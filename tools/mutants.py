@@ -178,13 +178,22 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
-        _FUZZ("pools"),
-        ("found[j] == own.position ?", "found[j] >= own.position ?"),
+        "tests/cuda/test_primitives.py -k chosen_windows",
+        ("position)) |\n          static_cast<uint32_t>(bits >> 32)) == 0", "position))) == 0"),
+    ),
+    *_of(
+        _INCLUDE + "chosen_windows.cuh",
+        "tests/rules/test_pools_fuzz.py -k neighbours",
+        ("if (ow < holding.begin || ow >= holding.end) continue;", ""),
+        ("/ n | static_cast<uint32_t>(bits >> 32)", "/ n"),
+        ("plane += hop", "plane += 2 * hop"),
+        ("covering(2, w + columns - 1).end", "covering(2, w).end"),
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",
         _FUZZ("fractional_max_pool"),
-        ("quotient(low - 1, 2 * slack) + 1;", "quotient(low - 1, 2 * slack) + 2;"),
+        ("quotient((low - 1) >> 4) + 1;", "quotient((low - 1) >> 4) + 2;"),
+        ("if (taken[0] == n) return;", ""),
     ),
     *_of(
         _RULES + "embedding_bag/kernels.cu",
@@ -288,7 +297,7 @@ KERNELS = (
         ("ones + shape[-n:], ones + pooled,", "ones + pooled, ones + shape[-n:],"),
         ("len(regions) < 3 or", ""),
         ("regions[2] < 1 << 31:", "regions[2]:"),
-        ("return 4 * max(", "return 2 * max("),
+        ("return 18 * max(", "return 16 * max("),
     ),
     *_of(
         "detmode/cuda/rows/extrema.py",

@@ -251,6 +251,7 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     grad = torch.randn(batch, channels, *windows, generator=generator)
     # Some windows point nowhere, and give nothing.
     indices = torch.randint(-2, 26, grad.shape, generator=generator)
+    indices[:, ::3] += 2**32
     counts = torch.zeros(windows, dtype=torch.bool)
     counts[::step, ::step, ::step] = True
     kept = torch.where(counts & (indices >= 0) & (indices < 24), grad.double(), 0.0)

@@ -55,7 +55,6 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     with planned_with(
         mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
         mock.patch.object(gather, "index_ctype", return_value=index),
-        mock.patch.object(launch, "index_ctype", return_value=index),
     ):
         got = in_schedules(
             lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
@@ -86,19 +85,26 @@ def test_regions_are_found(
     starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
     pool = torch.ops.aten.fractional_max_pool2d
     indices = pool(self, [1, kernel], [1, output], starts)[1]
-    sizes, regions = (1, 1, size), (1, 1, output)
-    most = launch.most_computed(sizes, regions)
-    find = launch.plan_strays(indices.numel(), (sizes, regions, (1, 1, kernel)), most)
+    shapes = self.shape, indices.shape, indices.shape
+    types = dtype, dtype, torch.int64
+    gather, again = launch._plan(2, *types, *shapes, (1, kernel), (1, output))
 
-    def strays(indices: torch.Tensor) -> float:
-        found = torch.zeros(1, dtype=torch.int64)
-        find(indices=indices, strays=found)
-        return found.item()
+    def gathered(indices: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
+        tensors = {"grad_output": torch.ones(indices.shape, dtype=dtype), "indices": indices}
+        tensors["grad_input"] = torch.empty_like(self)
+        tensors["taken"] = torch.zeros(1, dtype=torch.int64)
+        gather(**tensors)
+        return tensors["taken"].item(), tensors
 
-    assert strays(indices) == 0
+    found, tensors = gathered(indices)
+    assert found == output
+    # Where none is missing, nothing is left to do.
+    tensors["grad_input"].fill_(7)
+    again(**tensors)
+    assert (tensors["grad_input"] == 7).all()
     if more > kernel + 5 and output > 1:
         # The control: the first region cannot have chosen what the last one did.
-        assert strays(indices.flip(-1)) == 1
+        assert gathered(indices.flip(-1))[0] < output
 
 
 @given(
@@ -111,18 +117,19 @@ def test_regions_are_found(
 def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
     """Of those that choose the type that the kernels count in, whatever the kernel size."""
     out_shape, int64 = (1, 1, 1, output), torch.int64
-    find, _ = launch._plan(
+    _, again = launch._plan(
         2, torch.float32, torch.float32, int64,
         (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output),
     )  # fmt: skip
-    *_, sizes, out_sizes, (_, _, region) = find.args
+    *_, (*regions, _, _, _) = again.args
+    region = regions[-1]
     assert 0 <= region < 2**31
     if region < size:
         edges = [0, size - 1]
-        numbers = [2 * i for i in edges] + [2 * (i - region + 1) for i in edges]
-        margin = 3 + size // 2**19
+        numbers = [16 * i for i in edges] + [16 * (i - region + 1) for i in edges]
+        margin = 17 + size // 2**16
         largest = max(abs(number) + margin for number in numbers) * (output - 1)
-        assert max(largest, 2 * (size - region)) <= launch.most_computed(sizes, out_sizes)
+        assert largest <= launch.most_computed((1, 1, size), (1, 1, output))
 
 
 @pytest.mark.parametrize("position", [-1, 16, 2**32])

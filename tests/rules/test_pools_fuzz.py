@@ -33,7 +33,11 @@ strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_siz
 def counting(draw: Callable[..., Any], module: Any) -> AbstractContextManager[object]:
     """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
     many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
-    return planned_with(patch.multiple(module, MANY=many, index_ctype=lambda *counts: counted))
+    ways = {"MANY": many, "index_ctype": lambda *counts: counted}
+    if module is chosen_windows:
+        # A thread serves neighbours where windows choose few elements, or wherever that works.
+        ways["FEW"], ways["THREADS"] = draw(st.sampled_from([(16, 2**20), (0, 2**20), (0, 1)]))
+    return planned_with(patch.multiple(module, **ways))
 
 
 @st.composite
@@ -209,6 +213,29 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
         function(torch.empty(2, 3, *size_out[1:], 0), torch.empty(2, 3, *size_in))
     with pytest.raises(RuntimeError, match="batch and channel sizes"):
         function(torch.empty(1, 3, *size_out), torch.empty(2, 3, *size_in))
+
+
+@pytest.mark.parametrize("index", ["int32_t", "int64_t"])
+@pytest.mark.parametrize("size_out", [(1, 1, 1), (2, 3, 5), (4, 4, 13)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_neighbours_that_one_thread_serves(
+    dtype: torch.dtype, size_out: tuple[int, ...], index: str
+) -> None:
+    """They have the bits of those that threads of their own serve, wherever indices point."""
+    m = Maker(dtype, seed=4)
+    self, grad = m.normal(2, 3, 5, 6, 12), m.normal(2, 3, *size_out)
+    indices = m.integers(-9, 369, *grad.shape)
+    indices[1, ::2] += 2**32
+
+    def gathered(few: int) -> Tensor:
+        ways = {"MANY": 0, "FEW": few, "THREADS": 200, "index_ctype": lambda *counts: index}
+        with planned_with(patch.multiple(chosen_windows, **ways)):
+            return in_schedules(
+                lambda: adaptive_max_pool.adaptive_max_pool3d_backward(grad, self, indices), 0
+            )
+
+    assert gathered(0).any()
+    assert same_bits(gathered(0), gathered(2**62))
 
 
 @pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])

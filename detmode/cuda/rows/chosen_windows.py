@@ -28,6 +28,12 @@ PER_THREAD = 8
 MANY = 2**18
 """Elements from which a thread serves several planes; with fewer, more threads are better."""
 
+COLUMNS = 4
+"""Neighbours along w that one thread serves where windows choose few elements."""
+FEW = 16
+"""Elements for each window from which those that windows choose are few."""
+THREADS = 2**20
+"""Threads at most where windows choose few elements: a GPU holds a quarter of them at once."""
 
 _ABSENT = (1, 1, 1)
 
@@ -57,12 +63,12 @@ def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
     return (*_ABSENT[spatial:], *shape[-spatial:])
 
 
-def entries(kernel: str) -> tuple[str, ...]:
-    """The name expressions of ``kernel``, a template of a dtype, planes for a thread, an index."""
+def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype, a thread's share, an index."""
     return tuple(
         f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
         for dtype in FLOATING
-        for per_thread in (1, PER_THREAD)
+        for per_thread in shares
         for index in ("int32_t", "int64_t")
     )
 
@@ -89,7 +95,6 @@ def gather_chosen(
     self: Tensor,
     indices: Tensor,
     memory_format: torch.memory_format,
-    **others: Tensor,
 ) -> Tensor:
     """Launch a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -99,7 +104,6 @@ def gather_chosen(
         self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         memory_format: of the result.
-        others: tensors that the kernel takes besides.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
@@ -109,7 +113,6 @@ def gather_chosen(
         grad_output=contiguous(grad_output, memory_format=memory_format),
         indices=contiguous(indices, memory_format=memory_format),
         grad_input=grad_input,
-        **others,
     )
     return grad_input
 
@@ -124,7 +127,6 @@ def plan_chosen(
     flat: bool,
     most: int,
     windows: tuple[tuple[int, ...], ...] = (),
-    regions: tuple[tuple[int, ...], ...] = (),
 ) -> Launch:
     """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -132,14 +134,70 @@ def plan_chosen(
         source: the file with the kernel.
         kernel: a name that :func:`entries` expanded.
         dtype: of the pooled tensor.
+        leading: as for :func:`shared_out`, like the next four.
+        sizes: see there.
+        out_sizes: see there.
+        flat: see there.
+        most: see there.
+        windows: of three axes, where the kernel takes them.
+    """
+    per_thread, index, threads, shape = shared_out(leading, sizes, out_sizes, flat, most)
+    launch = unsized(source, kernel, dtype, per_thread, index, ("shape",), windows)
+    return launch.of_threads(threads, shape)
+
+
+def plan_few_chosen(
+    source: Source,
+    kernel: str,
+    dtype: torch.dtype,
+    leading: tuple[int, ...],
+    sizes: tuple[int, ...],
+    out_sizes: tuple[int, ...],
+    flat: bool,
+    most: int,
+) -> Launch | None:
+    """Plan the launch of a kernel that calls ``gather_few_chosen`` of ``chosen_windows.cuh``.
+
+    The arguments are those of :func:`plan_chosen`.
+
+    Returns:
+        None where that is not the quicker one, or does not work.
+    """
+    if not flat or sizes[-1] % COLUMNS:
+        return None
+    planes, elements, windows = math.prod(leading), math.prod(sizes), math.prod(out_sizes)
+    numel = planes * elements
+    if numel < MANY or elements < FEW * windows:
+        return None
+    threads = elements // COLUMNS
+    apart = max(1, min(planes, THREADS // threads))
+    threads *= apart
+    shape = pooled_shape(threads, planes, 1, sizes, out_sizes, sizes[-1] // COLUMNS)
+    index = index_ctype(numel, planes * windows, most)
+    launch = unsized(source, kernel, dtype, COLUMNS, index, ("shape", "apart"))
+    return launch.of_threads(threads, shape, apart)
+
+
+def shared_out(
+    leading: tuple[int, ...],
+    sizes: tuple[int, ...],
+    out_sizes: tuple[int, ...],
+    flat: bool,
+    most: int,
+) -> tuple[int, str, int, tuple[int, ...]]:
+    """Share the pooled tensor out among threads.
+
+    Args:
         leading: its sizes before the axes: batch and channels, or planes.
         sizes: of its three axes; a missing one has 1.
         out_sizes: those of ``grad_output``.
         flat: contiguous, not channels last.
-        most: the largest number that the kernel works out of ``windows`` or ``regions``, beside
+        most: the largest number that the kernel works out of what it takes besides, beside
             positions in the tensors.
-        windows: of three axes, where the kernel takes them.
-        regions: its argument of this name, where it takes one.
+
+    Returns:
+        The planes of a thread, the type that it counts in, the number of threads, and the argument
+        ``shape``.
     """
     planes = math.prod(leading)
     numel = planes * math.prod(sizes)
@@ -150,9 +208,7 @@ def plan_chosen(
     threads = numel // (shared or 1) * shares
     index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    open = ("shape", "regions") if regions else ("shape",)
-    launch = unsized(source, kernel, dtype, per_thread, index, open, windows)
-    return launch.of_threads(threads, shape, *regions)
+    return per_thread, index, threads, shape
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

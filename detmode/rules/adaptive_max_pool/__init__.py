@@ -11,7 +11,7 @@ and never for 3d.
 
 ## What happens instead
 
-One thread owns an element of ``grad_input``. Integer arithmetic finds the windows that cover it; it
+A thread owns elements of ``grad_input``. Integer arithmetic finds the windows that cover one; it
 visits them in row-major order and adds the gradients of those whose index points at it, in float
 for float16 and bfloat16, each operation rounded explicitly, so any GPU gives the same bits. The
 rounding error of the sum is tracked and added at the end, so the error is that of about one
@@ -25,8 +25,10 @@ windows overlap.
 ## Cost
 
 ``grad_output`` and ``indices`` are read and ``grad_input`` is written once, which is the floor: in
-float32 12 bytes for each window and 4 for each element. Windows that overlap read ``indices``
-again, from cache; a gradient is read only where the index points at the element. ATen reads the
+float32 12 bytes for each window and 4 for each element. Each element looks at the indices of its
+windows, which come from cache; where a plane has 16 elements or more for each window and its last
+size is a multiple of 4, four neighbours share a look. A gradient is read only where the index
+points at the element. ATen reads the
 same 12 bytes for each window, fills ``grad_input`` with zeros, and then reads and writes an element
 once for each window that chose it; where 2d is channels last it works on contiguous copies of
 ``grad_output`` and ``indices`` and copies the result back. A ``grad_output`` or ``indices`` in

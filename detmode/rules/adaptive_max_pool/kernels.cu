@@ -11,15 +11,34 @@ static __device__ __forceinline__ window_range<index_t> covering(index_t i,
   return {in.quotient(i * out), in.quotient((i + 1) * out - 1) + 1, 1};
 }
 
+// The windows of every axis.
+template <typename index_t>
+struct Pooling {
+  divisor<index_t> in[3];
+  index_t out[3];
+  __device__ __forceinline__ explicit Pooling(const pooled_shape& shape)
+      : in{{shape.t_in, shape.t_magic}, {shape.h_in, shape.h_magic}, {shape.w_in, shape.w_magic}},
+        out{static_cast<index_t>(shape.t_out), static_cast<index_t>(shape.h_out),
+            static_cast<index_t>(shape.w_out)} {}
+  __device__ __forceinline__ window_range<index_t> operator()(int axis, index_t i) const {
+    return covering(i, in[axis], out[axis]);
+  }
+};
+
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void adaptive_max_pool_backward(const scalar_t* __restrict__ grad_output,
                                            const int64_t* __restrict__ indices,
                                            scalar_t* __restrict__ grad_input, pooled_shape shape) {
-  auto narrow = [](int64_t value) { return static_cast<index_t>(value); };
-  const divisor<index_t> in[3] = {
-      {shape.t_in, shape.t_magic}, {shape.h_in, shape.h_magic}, {shape.w_in, shape.w_magic}};
-  const index_t out[3] = {narrow(shape.t_out), narrow(shape.h_out), narrow(shape.w_out)};
-  gather_chosen<per_thread, index_t>(
-      grad_output, indices, grad_input, shape,
-      [&](int axis, index_t i) { return covering(i, in[axis], out[axis]); });
+  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
+                                     Pooling<index_t>(shape));
+}
+
+// Of windows that choose few elements.
+template <typename scalar_t, int columns, typename index_t>
+__global__ void adaptive_max_pool_few(const scalar_t* __restrict__ grad_output,
+                                      const int64_t* __restrict__ indices,
+                                      scalar_t* __restrict__ grad_input, pooled_shape shape,
+                                      int64_t apart) {
+  gather_few_chosen<columns, index_t>(grad_output, indices, grad_input, shape, apart,
+                                      Pooling<index_t>(shape));
 }

@@ -8,11 +8,20 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, checks_all
-from detmode.cuda.rows.chosen_windows import check, entries, gather_chosen, in_axes, plan_chosen
+from detmode.cuda.rows.chosen_windows import (
+    COLUMNS,
+    check,
+    entries,
+    gather_chosen,
+    in_axes,
+    plan_chosen,
+    plan_few_chosen,
+)
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
-SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
+FEW = "adaptive_max_pool_few"
+SOURCE = Source(__file__, "kernels.cu", entries=(*entries(KERNEL), *entries(FEW, (COLUMNS,))))
 
 
 @checks_all
@@ -77,7 +86,9 @@ def _plan(
     sizes, out_sizes = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     most = (max(sizes) + 1) * (max(out_sizes) + 1)
-    return plan_chosen(SOURCE, KERNEL, dtype, shape[:-spatial], sizes, out_sizes, flat, most)
+    pooled = dtype, shape[:-spatial], sizes, out_sizes, flat, most
+    few = plan_few_chosen(SOURCE, FEW, *pooled)
+    return plan_chosen(SOURCE, KERNEL, *pooled) if few is None else few
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -17,21 +17,21 @@ each addition to the dtype.
 
 The positions of the regions are drawn at random in the forward, and the backward does not know it.
 But region ``o`` of an axis begins less than one position from ``o * (in - kernel) / (out - 1)``,
-whatever was drawn, so a thread checks the regions there and slightly beyond. A launch before it
-checks that every index lies where its region may be. If one does not, because the indices are not
-the forward's, each thread checks all regions of its plane, which is slow but as accurate.
+whatever was drawn, so a thread checks the regions there and slightly beyond, and counts the
+gradients that it adds. If all threads together add fewer than there are regions, because the
+indices are not the forward's, a second launch lets each thread check all regions of its plane,
+which is slow but as accurate. Otherwise that launch ends at once.
 
 ## Cost
 
 The floor is ``grad_output`` and ``indices`` read and ``grad_input`` written once: in float32 12
-bytes for each region and 4 for each element. The check reads the indices once more, 8 bytes for
-each region. An element looks at (kernel + 2) / a + 1 regions of an axis at most, where a is the
-distance of their beginnings: with regions of 2 by 2 and an ``output_ratio`` of 0.5 at 9 indices,
-8 bytes each, shared with its neighbours and so mostly from cache; it reads a gradient only where
-the index points at it. ATen reads the same 12 bytes for each region, writes ``grad_input`` with
-zeros, and adds with one atomic for each region.
+bytes for each region and 4 for each element. An element looks at (kernel + 9/8) / a + 1 regions of
+an axis at most, where a is the distance of their beginnings: with regions of 2 by 2 and an
+``output_ratio`` of 0.5 at 4 indices, 8 bytes each, shared with its neighbours and so mostly from
+cache; it reads a gradient only where the index points at it. ATen reads the same 12 bytes for each
+region, writes ``grad_input`` with zeros, and adds with one atomic for each region.
 
-In total, 1.4 times the floor for regions of 2 by 2 at an ``output_ratio`` of 0.7.
+In total, 1.0 times the floor.
 
 ## Limits
 
@@ -54,7 +54,7 @@ RULES = tuple(
     )
     for rule in chain(
         f"aten::{name}",
-        on_cuda(function, traffic=1.4),
+        on_cuda(function, traffic=1.0),
         alert=(f"{name}_cuda", f"{name}_out_cuda") if has_out_alert else f"{name}_cuda",
         because="regions that overlap add their gradients with a float atomicAdd",
         otherwise="the CPU kernel walks the regions of a channel in order",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -10,23 +9,24 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import (
+    MAGIC,
     Launch,
     Source,
     UnsizedLaunch,
     contiguous,
-    index_ctype,
     new_empty,
     new_zeros,
     planned,
 )
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
-from detmode.cuda.rows.chosen_windows import entries, gather_chosen, plan_chosen
+from detmode.cuda.rows.chosen_windows import entries, shared_out, unsized
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
 
 KERNEL = "fractional_max_pool_backward"
-STRAYS = tuple(f"fractional_max_pool_strays<{index}>" for index in ("int32_t", "int64_t"))
-SOURCE = Source(__file__, "kernels.cu", entries=(*STRAYS, *entries(KERNEL)))
+SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
+REPEATED = 2**18
+"""Threads at most of a launch that hardly ever has work: no more than run at once."""
 
 
 @checks_all
@@ -89,12 +89,16 @@ def _gather(
     if plan is None:
         return new_empty(self, self.shape)
     check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
-    find_strays, gather = plan
-    indices = contiguous(indices)
-    # One number: not zero if a region chose an element that no region at its place can hold.
-    strays = new_zeros(indices, (1,), torch.int64)
-    find_strays(indices=indices, strays=strays)
-    return gather_chosen(gather, grad_output, self, indices, torch.contiguous_format, strays=strays)
+    tensors = {
+        "grad_output": contiguous(grad_output),
+        "indices": contiguous(indices),
+        "grad_input": new_empty(self, self.shape),
+        # One number: of the regions that were found where their elements looked for them.
+        "taken": new_zeros(indices, (1,), torch.int64),
+    }
+    for launch in plan:
+        launch(**tensors)
+    return tensors["grad_input"]
 
 
 @planned
@@ -109,7 +113,7 @@ def _plan(
     kernel_size: tuple[int, ...],
     output_size: tuple[int, ...],
 ) -> tuple[Launch, Launch] | None:
-    """The launch that looks for strays and the one that gathers; None for no elements."""
+    """The launch that gathers, and the one that does where it missed some; None for no elements."""
     name = f"fractional_max_pool{n}d_backward"
     # A plain tuple is cut quicker than a torch.Size.
     shape, out_shape = tuple(shape), tuple(out_shape)
@@ -136,11 +140,16 @@ def _plan(
     # ATen does not read the kernel size, so it may be anything.
     if len(regions) < 3 or not 0 <= regions[0] | regions[1] | regions[2] < 1 << 31:
         regions = (1, 1, 1)
-    most = most_computed(sizes, out_sizes)
-    return (
-        plan_strays(math.prod(out_shape), (sizes, out_sizes, regions), most),
-        plan_chosen(SOURCE, KERNEL, dtype, leading, sizes, out_sizes, True, most, (), (regions,)),
+    per_thread, index, threads, layout = shared_out(
+        leading, sizes, out_sizes, True, most_computed(sizes, out_sizes)
     )
+    gather, again = _launches(dtype, per_thread, index)
+    (t, h, w), (kt, kh, kw) = sizes, regions
+    axes = kt, kh, kw, MAGIC[t - kt], MAGIC[h - kh], MAGIC[w - kw]
+    # Packed at each call: that takes half a microsecond, and a plan more than one. Of two numbers,
+    # min takes several times as long.
+    later = partial(again.launch, threads if threads < REPEATED else REPEATED, layout, axes)
+    return gather.of_threads(threads, layout, axes), later
 
 
 @planned
@@ -150,21 +159,16 @@ def _check_dtypes(name: str, dtype: torch.dtype, out: torch.dtype, indices: torc
     check_implemented(f"{name}_out_frame", dtype, FLOATING)
 
 
+@planned
+def _launches(
+    dtype: torch.dtype, per_thread: int, index: str
+) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    plan = partial(unsized, SOURCE, KERNEL, dtype, per_thread, index, ("shape", "regions"))
+    return plan(everywhere=False), plan(everywhere=True)
+
+
 def most_computed(sizes: tuple[int, ...], out_sizes: tuple[int, ...]) -> int:
     """A number that none is above that the kernels work out of three axes."""
     (t, h, w), (t_out, h_out, w_out) = sizes, out_sizes
-    # Twice a position, with a margin of 3 and 2^-19 of the axis, is multiplied by the regions.
-    return 4 * max(t * t_out, h * h_out, w * w_out)
-
-
-def plan_strays(n: int, axes: tuple[tuple[int, ...], ...], most: int) -> Launch:
-    """The launch that looks for strays among ``n`` indices; with sizes, regions, and their size."""
-    launch = _strays(index_ctype(math.prod(axes[0]), n, most))
-    # Packed at each call: that takes half a microsecond, and a plan more than one.
-    return partial(launch.launch, n, n, *axes)
-
-
-@planned
-def _strays(index: str) -> UnsizedLaunch:
-    open = ("n", "sizes", "out_sizes", "regions")
-    return UnsizedLaunch(SOURCE, f"fractional_max_pool_strays<{index}>", open)
+    # 16 times a position, with a margin of 17 and 2^-16 of the axis, is multiplied by the regions.
+    return 18 * max(t * t_out, h * h_out, w * w_out)
