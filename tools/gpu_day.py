@@ -378,12 +378,12 @@ STAGES = (
         patience=90,
     ),
     Stage(
-        "bits",
-        "100 runs of every sample give the same bits, those of the host runner",
-        _tests("tests/rules/test_bits.py", "tests/gpu/test_host_runner.py", *CUDA, shares=MANY),
-        _tests("tests/rules/test_bits.py", "-k", "schedules and histograms-bool", *SMALL),
+        "runner",
+        "the bits of every sample are those of the host runner",
+        _tests("tests/gpu/test_host_runner.py", *CUDA, shares=MANY),
+        (),
         read_tests,
-        minutes=5,
+        minutes=3,
         processes=MANY,
     ),
     Stage(
@@ -398,6 +398,33 @@ STAGES = (
         _tests("tests/gpu/test_backward.py", "-k", "reflection_pad1d", *SMALL),
         read_tests,
         minutes=4,
+        processes=MANY,
+    ),
+    Stage(
+        "timed",
+        "each family compared with ATen: the most used first, then the rest, then other dtypes",
+        (
+            _timed("first", "--part", "operators", "--dtype", "float32", *_families(FIRST)),
+            _timed("rest", "--part", "operators", "--dtype", "float32", *_families(REST)),
+            _timed("other dtypes", "--part", "operators"),
+        ),
+        (
+            _timed(
+                *("rest", "--part", "operators", "--dtype", "float32", "--rounds", "2"),
+                *("--family", "nll_loss2d"),
+            ),
+        ),
+        read_timed,
+        minutes=4,
+        patience=200,
+    ),
+    Stage(
+        "bits",
+        "100 runs of every sample give the same bits",
+        _tests("tests/rules/test_bits.py", *CUDA, shares=MANY),
+        _tests("tests/rules/test_bits.py", "-k", "schedules and histograms-bool", *SMALL),
+        read_tests,
+        minutes=5,
         processes=MANY,
     ),
     Stage(
@@ -470,24 +497,6 @@ STAGES = (
         (Job("losses", _python("benchmarks/warming.py", "aten::nll_loss2d_forward")),),
         read_printed,
         minutes=2,
-    ),
-    Stage(
-        "timed",
-        "each family compared with ATen: the most used first, then the rest, then other dtypes",
-        (
-            _timed("first", "--part", "operators", "--dtype", "float32", *_families(FIRST)),
-            _timed("rest", "--part", "operators", "--dtype", "float32", *_families(REST)),
-            _timed("other dtypes", "--part", "operators"),
-        ),
-        (
-            _timed(
-                *("rest", "--part", "operators", "--dtype", "float32", "--rounds", "2"),
-                *("--family", "nll_loss2d"),
-            ),
-        ),
-        read_timed,
-        minutes=4,
-        patience=200,
     ),
     Stage(
         "profile",
