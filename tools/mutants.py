@@ -75,6 +75,12 @@ KERNELS = (
             "auto value = true ? to_opmath(self[i])",
         ),
         ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
+        ("      if (place >= n) break;\n", ""),
+    ),
+    *_of(
+        _ROWS + "sums.cu",
+        "tests/rules/test_bits.py -k few_threads --family scatter",
+        ("min_index(first + k * step, n - 1)", "min_index(first + k, n - 1)"),
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",

@@ -128,11 +128,11 @@ struct component {
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
   }
 
-  static __device__ __forceinline__ void observe(int32_t* key, value_t addend) {
+  // `seen`: what the key was, or less. A stale read only costs an atomic that changes nothing; most
+  // addends of a crowded destination need none, if they ask again.
+  static __device__ __forceinline__ void observe(int32_t* key, value_t addend, int32_t seen) {
     int32_t own = key_of(addend);
-    // A stale read only costs an atomic that changes nothing; most addends of a crowded destination
-    // need none.
-    if (load_relaxed(key) < own) atomicMax(key, own);
+    if (seen < own && load_relaxed(key) < own) atomicMax(key, own);
   }
 
   // Sets what an addend adds to the limbs; false, and nothing set, where that is nothing. An
@@ -224,7 +224,16 @@ struct accumulator {
   // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
                                                  opmath_type addend) {
-    part::observe(keys + destination, addend);
+    part::observe(keys + destination, addend, accumulator_detail::NO_ADDEND);
+  }
+  // The same in two steps, so that the reads of several addends are in flight together.
+  using key_t = int32_t;
+  static __device__ __forceinline__ key_t seen(const int32_t* keys, int64_t destination) {
+    return load_relaxed(keys + destination);
+  }
+  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
+                                                 opmath_type addend, key_t seen) {
+    part::observe(keys + destination, addend, seen);
   }
   static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
                                              int64_t destination, opmath_type addend,
@@ -235,12 +244,16 @@ struct accumulator {
       if (parts[k] != 0) atomic_add(limb + k, parts[k]);
     }
   }
-  // As add; where `together` holds, all threads of a warp call it at once (crowd.cuh).
-  static __device__ __forceinline__ void add_in_warp(const int32_t* keys, int64_t* sums,
-                                                     int64_t destination, opmath_type addend,
-                                                     int64_t headroom, bool together) {
+  // As add, with the destination's key; where `together` holds, all threads of a warp call it at
+  // once (crowd.cuh).
+  static __device__ __forceinline__ key_t key(const int32_t* keys, int64_t destination) {
+    return keys[destination];
+  }
+  static __device__ __forceinline__ void add_in_warp(key_t key, int64_t* sums, int64_t destination,
+                                                     opmath_type addend, int64_t headroom,
+                                                     bool together) {
     int64_t *limb = sums + destination * limbs, parts[limbs] = {};
-    part::scale(keys[destination], limb, addend, headroom, parts);
+    part::scale(key, limb, addend, headroom, parts);
     ::add_in_warp(limb, parts, together);
   }
   // Whether the destination has met an addend; without one it keeps its bits.
@@ -271,17 +284,31 @@ struct accumulator<complex<T>> {
     part::observe(keys, 2 * destination, addend.re);
     part::observe(keys, 2 * destination + 1, addend.im);
   }
+  struct key_t {
+    int32_t re, im;
+  };
+  static __device__ __forceinline__ key_t seen(const int32_t* keys, int64_t destination) {
+    return key_t{part::seen(keys, 2 * destination), part::seen(keys, 2 * destination + 1)};
+  }
+  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
+                                                 complex<T> addend, key_t seen) {
+    part::observe(keys, 2 * destination, addend.re, seen.re);
+    part::observe(keys, 2 * destination + 1, addend.im, seen.im);
+  }
   static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
                                              int64_t destination, complex<T> addend,
                                              int64_t headroom) {
     part::add(keys, sums, 2 * destination, addend.re, headroom);
     part::add(keys, sums, 2 * destination + 1, addend.im, headroom);
   }
-  static __device__ __forceinline__ void add_in_warp(const int32_t* keys, int64_t* sums,
-                                                     int64_t destination, complex<T> addend,
-                                                     int64_t headroom, bool together) {
-    part::add_in_warp(keys, sums, 2 * destination, addend.re, headroom, together);
-    part::add_in_warp(keys, sums, 2 * destination + 1, addend.im, headroom, together);
+  static __device__ __forceinline__ key_t key(const int32_t* keys, int64_t destination) {
+    return key_t{keys[2 * destination], keys[2 * destination + 1]};
+  }
+  static __device__ __forceinline__ void add_in_warp(key_t key, int64_t* sums, int64_t destination,
+                                                     complex<T> addend, int64_t headroom,
+                                                     bool together) {
+    part::add_in_warp(key.re, sums, 2 * destination, addend.re, headroom, together);
+    part::add_in_warp(key.im, sums, 2 * destination + 1, addend.im, headroom, together);
   }
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
     return part::any(keys, 2 * destination);

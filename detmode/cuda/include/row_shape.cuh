@@ -16,20 +16,32 @@ static __device__ __forceinline__ int64_t position_at(const int64_t* index, int6
   return from_start(index[place], shape.size, shape.wraps != 0);
 }
 
-// An element of `source`: which element of the index names its destination, the position that it
-// names there, and the destination itself.
-struct placed {
-  int64_t place, position, destination;
+// An element of `source`: which element of the index names its destination, and what lies around
+// the position named there.
+struct named {
+  int64_t place, outer, column;
 };
 
 // The element i of `source`. An index names the destination of a row (one for all `outer`), or of
 // each element.
+static __device__ __forceinline__ named named_by(int64_t i, bool by_row, const row_shape& shape) {
+  int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
+  return {by_row ? row - outer * shape.rows : i, outer, i - row * shape.inner};
+}
+// Its destination, at the position that the index names.
+static __device__ __forceinline__ int64_t destination_of(const named& element, int64_t position,
+                                                         const row_shape& shape) {
+  DETMODE_ASSERT(position >= 0 && position < shape.size);
+  return (element.outer * shape.size + position) * shape.inner + element.column;
+}
+
+// Both at once, with the position.
+struct placed {
+  int64_t place, position, destination;
+};
 static __device__ __forceinline__ placed placed_by(const int64_t* index, int64_t i, bool by_row,
                                                    const row_shape& shape) {
-  int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
-  int64_t place = by_row ? row - outer * shape.rows : i;
-  int64_t position = position_at(index, place, shape);
-  DETMODE_ASSERT(position >= 0 && position < shape.size);
-  int64_t before = outer * shape.size + position;
-  return {place, position, before * shape.inner + (i - row * shape.inner)};
+  named element = named_by(i, by_row, shape);
+  int64_t position = position_at(index, element.place, shape);
+  return {element.place, position, destination_of(element, position, shape)};
 }

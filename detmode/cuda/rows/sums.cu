@@ -22,15 +22,58 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
   }
 }
 
-// Integer maxima and counts: any order gives the same.
+// Elements that a thread takes at once, a grid apart: each waits for its index and then for its
+// destination's key, all of them together.
+constexpr int TOGETHER = 4;
+
+template <typename scalar_t>
+struct elements {
+  int64_t destinations[TOGETHER];
+  opmath_t<scalar_t> addends[TOGETHER];
+  // Those at `first` and `step` apart; where there are no more of the `n`, the last one again.
+  static __device__ __forceinline__ elements read(const int64_t* index, const scalar_t* source,
+                                                  int64_t first, int64_t step, int64_t n,
+                                                  bool by_row, const row_shape& shape, bool scaled,
+                                                  double re, double im) {
+    named places[TOGETHER];
+    int64_t positions[TOGETHER];
+    scalar_t values[TOGETHER];
+    elements found;
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      int64_t i = min_index(first + k * step, n - 1);
+      places[k] = named_by(i, by_row, shape);
+      positions[k] = index[places[k].place];
+      values[k] = source[i];
+    }
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      int64_t position = from_start(positions[k], shape.size, shape.wraps != 0);
+      found.destinations[k] = destination_of(places[k], position, shape);
+      found.addends[k] = addend(values[k], scaled, re, im);
+    }
+    return found;
+  }
+};
+
+// Integer maxima: any order gives the same.
 template <typename scalar_t>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
                                   int64_t n, bool by_row, row_shape shape, bool scaled, double re,
                                   double im) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t destination = placed_by(index, i, by_row, shape).destination;
-    accumulator<scalar_t>::observe(keys, destination, addend(source[i], scaled, re, im));
+  using sum_t = accumulator<scalar_t>;
+  int64_t step = thread_count();
+  for (int64_t i = thread_index(); i < n; i += TOGETHER * step) {
+    // The last element changes no maximum when it comes again.
+    auto read = elements<scalar_t>::read(index, source, i, step, n, by_row, shape, scaled, re, im);
+    typename sum_t::key_t seen[TOGETHER];
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) seen[k] = sum_t::seen(keys, read.destinations[k]);
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      sum_t::observe(keys, read.destinations[k], read.addends[k], seen[k]);
+    }
   }
 }
 
@@ -57,15 +100,23 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      int64_t* __restrict__ counts, int64_t n, bool by_row,
                                      row_shape shape, bool scaled, double re, double im,
                                      int64_t headroom) {
-  int64_t in_whole_warps = n / WARP * WARP;
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    bool together = crowded && i < in_whole_warps;
-    int64_t destination = placed_by(index, i, by_row, shape).destination;
-    accumulator<scalar_t>::add_in_warp(keys, sums, destination, addend(source[i], scaled, re, im),
-                                       headroom, together);
-    if (counts != nullptr) {
-      int64_t one[1] = {1};
-      add_in_warp(counts + destination, one, together);
+  using sum_t = accumulator<scalar_t>;
+  int64_t in_whole_warps = n / WARP * WARP, step = thread_count();
+  for (int64_t i = thread_index(); i < n; i += TOGETHER * step) {
+    auto read = elements<scalar_t>::read(index, source, i, step, n, by_row, shape, scaled, re, im);
+    typename sum_t::key_t own[TOGETHER];
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) own[k] = sum_t::key(keys, read.destinations[k]);
+#pragma unroll
+    for (int k = 0; k < TOGETHER; ++k) {
+      int64_t place = i + k * step, destination = read.destinations[k];
+      bool together = crowded && place < in_whole_warps;
+      if (place >= n) break;
+      sum_t::add_in_warp(own[k], sums, destination, read.addends[k], headroom, together);
+      if (counts != nullptr) {
+        int64_t one[1] = {1};
+        add_in_warp(counts + destination, one, together);
+      }
     }
   }
 }

@@ -40,6 +40,10 @@ from detmode.cuda.rows.source import SOURCE, widths
 
 THREADS = 256
 """Of a block that reduces carries."""
+TOGETHER = 4
+"""Elements that a thread takes at once; as in ``sums.cu``."""
+MANY = 2**19
+"""Elements from which it does: with fewer, more threads are better."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
@@ -120,7 +124,8 @@ def _sums(
     launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, mean, scale)
     n, bits = shape.destinations, (shape.rows + 1).bit_length()
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
-    return partial(_add_integers, launches, shape, shape.addends, n, bits, sizes, mean)
+    threads = shape.addends if shape.addends < MANY else -(-shape.addends // TOGETHER)
+    return partial(_add_integers, launches, shape, shape.addends, threads, n, bits, sizes, mean)
 
 
 def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
@@ -170,6 +175,7 @@ def _add_integers(
     launches: _Integers,
     shape: Rows,
     addends: int,
+    threads: int,
     n: int,
     bits: int,
     sizes: tuple[int, int, int],
@@ -180,8 +186,9 @@ def _add_integers(
 ) -> None:
     """Add rows as integers, by what their plan has worked out of ``shape``.
 
-    ``addends`` and ``n``: elements of source and of out. ``bits``: by which the sum of all rows may
-    be longer than an addend. ``sizes``: words of the sums, of the counts, and of the keys.
+    ``addends`` and ``n``: elements of source and of out. ``threads``: for those of source.
+    ``bits``: by which the sum of all rows may be longer than an addend. ``sizes``: words of the
+    sums, of the counts, and of the keys.
     """
     observe, admit_self, accumulate, finish = launches
     n_sums, n_counts, n_keys = sizes
@@ -190,10 +197,10 @@ def _add_integers(
     sums, keys = stretch(scratch, 0, n_sums), stretch(scratch, n_sums + n_counts, n_keys)
     keys = keys.view(torch.int32)
     counts = {"counts": stretch(scratch, n_sums, n_counts)} if mean else {}
-    observe.launch(addends, addends, shape, index=index, source=source, keys=keys)
+    observe.launch(threads, addends, shape, index=index, source=source, keys=keys)
     admit_self.launch(n, n, bits, self=out, keys=keys, sums=sums)
     accumulate.launch(
-        addends, addends, shape, bits,
+        threads, addends, shape, bits,
         index=index, source=source, keys=keys, sums=sums, **counts,
     )  # fmt: skip
     finish.launch(n, n, bits, keys=keys, sums=sums, out=out, **counts)
