@@ -5,7 +5,7 @@ import re
 import struct
 
 import pytest
-from cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, SCANS, source_in
+from cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, source_in
 
 from detmode.cuda import CompileError, Source, compile_for, device
 
@@ -90,7 +90,7 @@ def test_no_float_atomics() -> None:
         (KERNELS, "accumulate_keys<float>", {"ld"}),
         (PRIMITIVES, "elect", {"ld", "st"}),
         (REDUCTIONS, "extremum_observe<double>", {"ld"}),
-        (SCANS, "scan<runs, 32, 1, 1>", {"ld", "st"}),
+        (PRIMITIVES, "look_back", {"ld", "st"}),
     ],
     ids=lambda value: value.path.stem if isinstance(value, Source) else None,
 )
