@@ -76,10 +76,6 @@ KERNELS = (
         ),
         ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
         ("      if (place >= n) break;\n", ""),
-    ),
-    *_of(
-        _ROWS + "sums.cu",
-        "tests/rules/test_bits.py -k few_threads --family scatter",
         ("min_index(first + k * step, n - 1)", "min_index(first + k, n - 1)"),
     ),
     *_of(

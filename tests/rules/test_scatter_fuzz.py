@@ -1,6 +1,8 @@
 """Scattering on the host runner: sums, products, extrema, assignments; over shapes and strides."""
 
+import sys
 from typing import Any
+from unittest.mock import patch
 
 import exact_reductions
 import exact_sums
@@ -17,20 +19,26 @@ from strategies import (
     assigned_by,
     chosen,
     in_place_and_not,
+    in_schedules,
     places,
+    planned_with,
     same_bits,
     tensors,
 )
 from torch import Tensor
 
 from detmode import DeterministicMode
+from detmode.cuda import host
 from detmode.cuda.rows import sums
 from detmode.rules.scatter import launch
 from detmode.rules.scatter_assign.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
+from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker
 
 pytestmark = needs.compiler
+# The function of this name hides its module.
+launching = sys.modules["detmode.cuda.launch"]
 
 
 @st.composite
@@ -96,6 +104,25 @@ def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: fl
             self, 0, index, torch.tensor([2.0, 6.0]), "mean", include_self=include_self
         )
     assert found.tolist() == [mean, 7.0]
+
+
+# A whole turn of four warps and part of another; one that ends within a warp.
+@pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
+@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, columns: int) -> None:
+    """They have the sums of those that come one after the other, and no data race."""
+    m = Maker(dtype, seed=7)
+    self, src = m.normal(3, columns), m.normal(rows, columns)
+    index = m.integers(0, 3, rows, columns)
+    few = patch.multiple(launching, MAX_GRID=1, BLOCK=32)
+
+    def summed(many: int) -> Tensor:
+        with planned_with(patch.object(sums, "MANY", many), few), chosen(sums, "sorts_rows", False):
+            with host.check_races():
+                launch.scatter(self, 0, index, src)
+            return in_schedules(lambda: launch.scatter(self, 0, index, src), 0)
+
+    assert same_bits(summed(0), summed(2**62))
 
 
 @pytest.mark.parametrize("include_self", [True, False])

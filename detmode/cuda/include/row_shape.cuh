@@ -16,23 +16,24 @@ static __device__ __forceinline__ int64_t position_at(const int64_t* index, int6
   return from_start(index[place], shape.size, shape.wraps != 0);
 }
 
-// An element of `source`: which element of the index names its destination, and what lies around
-// the position named there.
+// An element of `source`: which element of the index names its destination, and what that would be
+// at position 0.
 struct named {
-  int64_t place, outer, column;
+  int64_t place, first;
 };
 
 // The element i of `source`. An index names the destination of a row (one for all `outer`), or of
 // each element.
 static __device__ __forceinline__ named named_by(int64_t i, bool by_row, const row_shape& shape) {
   int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
-  return {by_row ? row - outer * shape.rows : i, outer, i - row * shape.inner};
+  return {by_row ? row - outer * shape.rows : i,
+          outer * shape.size * shape.inner + (i - row * shape.inner)};
 }
 // Its destination, at the position that the index names.
 static __device__ __forceinline__ int64_t destination_of(const named& element, int64_t position,
                                                          const row_shape& shape) {
   DETMODE_ASSERT(position >= 0 && position < shape.size);
-  return (element.outer * shape.size + position) * shape.inner + element.column;
+  return element.first + position * shape.inner;
 }
 
 // Both at once, with the position.

@@ -8,7 +8,8 @@ from detmode.cuda import Source, ctype
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import AT_ONCE, KEYS
 
-_ELEMENTS = ("observe", "admit_self", "finish")
+TOGETHER = 4
+"""Elements that a thread takes at once where there are many."""
 
 
 def widths(dtype: torch.dtype) -> tuple[int, ...]:
@@ -33,13 +34,18 @@ SOURCE = Source(
         "index_put_linearize",
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
-            for kernel in _ELEMENTS
+            for kernel in ("admit_self", "finish")
             for dtype in FLOATING + COMPLEX
         ),
         *(
-            f"index_add_accumulate<{ctype(dtype)}, {crowded}>"
+            f"index_add_{kernel}, {together}>"
             for dtype in FLOATING + COMPLEX
-            for crowded in ("false", "true")
+            for kernel in (
+                f"observe<{ctype(dtype)}",
+                f"accumulate<{ctype(dtype)}, false",
+                f"accumulate<{ctype(dtype)}, true",
+            )
+            for together in (1, TOGETHER)
         ),
         *(
             f"sorted_{items}<{row}, {key}>"

@@ -24,30 +24,28 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
 
 // Elements that a thread takes at once, a grid apart: each waits for its index and then for its
 // destination's key, all of them together.
-constexpr int TOGETHER = 4;
-
-template <typename scalar_t>
+template <typename scalar_t, int together>
 struct elements {
-  int64_t destinations[TOGETHER];
-  opmath_t<scalar_t> addends[TOGETHER];
-  // Those at `first` and `step` apart; where there are no more of the `n`, the last one again.
+  int64_t destinations[together];
+  opmath_t<scalar_t> addends[together];
+  // Those `step` apart from `first` on; where there are no more of the `n`, the last one again.
   static __device__ __forceinline__ elements read(const int64_t* index, const scalar_t* source,
                                                   int64_t first, int64_t step, int64_t n,
                                                   bool by_row, const row_shape& shape, bool scaled,
                                                   double re, double im) {
-    named places[TOGETHER];
-    int64_t positions[TOGETHER];
-    scalar_t values[TOGETHER];
+    named places[together];
+    int64_t positions[together];
+    scalar_t values[together];
     elements found;
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) {
+    for (int k = 0; k < together; ++k) {
       int64_t i = min_index(first + k * step, n - 1);
       places[k] = named_by(i, by_row, shape);
       positions[k] = index[places[k].place];
       values[k] = source[i];
     }
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) {
+    for (int k = 0; k < together; ++k) {
       int64_t position = from_start(positions[k], shape.size, shape.wraps != 0);
       found.destinations[k] = destination_of(places[k], position, shape);
       found.addends[k] = addend(values[k], scaled, re, im);
@@ -57,21 +55,24 @@ struct elements {
 };
 
 // Integer maxima: any order gives the same.
-template <typename scalar_t>
+template <typename scalar_t, int together>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
                                   int64_t n, bool by_row, row_shape shape, bool scaled, double re,
                                   double im) {
   using sum_t = accumulator<scalar_t>;
   int64_t step = thread_count();
-  for (int64_t i = thread_index(); i < n; i += TOGETHER * step) {
+  for (int64_t i = thread_index(); i < n; i += together * step) {
+    auto read = elements<scalar_t, together>::read(index, source, i, step, n, by_row, shape, scaled,
+                                                   re, im);
+    typename sum_t::key_t seen[together];
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      seen[k] = sum_t::seen(keys, read.destinations[k]);
+    }
     // The last element changes no maximum when it comes again.
-    auto read = elements<scalar_t>::read(index, source, i, step, n, by_row, shape, scaled, re, im);
-    typename sum_t::key_t seen[TOGETHER];
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) seen[k] = sum_t::seen(keys, read.destinations[k]);
-#pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) {
+    for (int k = 0; k < together; ++k) {
       sum_t::observe(keys, read.destinations[k], read.addends[k], seen[k]);
     }
   }
@@ -93,7 +94,7 @@ __global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t*
 
 // Integer additions: any order and grouping gives the same. Threads of one warp meet where no more
 // than CROWDED_COLUMNS lie side by side.
-template <typename scalar_t, bool crowded>
+template <typename scalar_t, bool crowded, int together>
 __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
@@ -102,20 +103,23 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
   int64_t in_whole_warps = n / WARP * WARP, step = thread_count();
-  for (int64_t i = thread_index(); i < n; i += TOGETHER * step) {
-    auto read = elements<scalar_t>::read(index, source, i, step, n, by_row, shape, scaled, re, im);
-    typename sum_t::key_t own[TOGETHER];
+  for (int64_t i = thread_index(); i < n; i += together * step) {
+    auto read = elements<scalar_t, together>::read(index, source, i, step, n, by_row, shape, scaled,
+                                                   re, im);
+    typename sum_t::key_t own[together];
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) own[k] = sum_t::key(keys, read.destinations[k]);
+    for (int k = 0; k < together; ++k) {
+      own[k] = sum_t::key(keys, read.destinations[k]);
+    }
 #pragma unroll
-    for (int k = 0; k < TOGETHER; ++k) {
+    for (int k = 0; k < together; ++k) {
       int64_t place = i + k * step, destination = read.destinations[k];
-      bool together = crowded && place < in_whole_warps;
       if (place >= n) break;
-      sum_t::add_in_warp(own[k], sums, destination, read.addends[k], headroom, together);
+      bool met = crowded && place < in_whole_warps;
+      sum_t::add_in_warp(own[k], sums, destination, read.addends[k], headroom, met);
       if (counts != nullptr) {
         int64_t one[1] = {1};
-        add_in_warp(counts + destination, one, together);
+        add_in_warp(counts + destination, one, met);
       }
     }
   }

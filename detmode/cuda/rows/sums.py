@@ -36,14 +36,12 @@ from detmode.cuda.rows.shapes import (
     sorts_rows,
 )
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
-from detmode.cuda.rows.source import SOURCE, widths
+from detmode.cuda.rows.source import SOURCE, TOGETHER, widths
 
 THREADS = 256
 """Of a block that reduces carries."""
-TOGETHER = 4
-"""Elements that a thread takes at once; as in ``sums.cu``."""
 MANY = 2**19
-"""Elements from which it does: with fewer, more threads are better."""
+"""Elements from which a thread takes several at once: with fewer, more threads are better."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
@@ -121,10 +119,11 @@ def _sums(
             width = 1
         return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
     components, words = parts_of(dtype)
-    launches = _integers(dtype, by_row, include_self, shape.inner <= CROWDED_COLUMNS, mean, scale)
+    crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if shape.addends >= MANY else 1
+    launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
     n, bits = shape.destinations, (shape.rows + 1).bit_length()
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
-    threads = shape.addends if shape.addends < MANY else -(-shape.addends // TOGETHER)
+    threads = -(-shape.addends // together)
     return partial(_add_integers, launches, shape, shape.addends, threads, n, bits, sizes, mean)
 
 
@@ -152,6 +151,7 @@ def _integers(
     by_row: bool,
     include_self: bool,
     crowded: bool,
+    together: int,
     mean: bool,
     scale: tuple[str, str] | None,
 ) -> _Integers:
@@ -162,9 +162,9 @@ def _integers(
     def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
         return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", open, **numbers)
 
-    reading = f"{scalar}, {str(crowded).lower()}"
+    reading = f"{scalar}, {str(crowded).lower()}, {together}"
     return (
-        unsized("observe", scalar, "n", "shape", **addends),
+        unsized("observe", f"{scalar}, {together}", "n", "shape", **addends),
         unsized("admit_self", scalar, "n", "headroom", include_self=include_self),
         unsized("accumulate", reading, "n", "shape", "headroom", **addends, **counts),
         unsized("finish", scalar, "n", "headroom", include_self=include_self, **counts),
