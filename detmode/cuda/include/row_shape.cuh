@@ -25,7 +25,9 @@ struct named {
 // The element i of `source`. An index names the destination of a row (one for all `outer`), or of
 // each element.
 static __device__ __forceinline__ named named_by(int64_t i, bool by_row, const row_shape& shape) {
-  int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
+  // Most shapes need one division at most.
+  int64_t row = shape.inner == 1 ? i : quick_div(i, shape.inner);
+  int64_t outer = shape.outer == 1 ? 0 : quick_div(row, shape.rows);
   return {by_row ? row - outer * shape.rows : i,
           outer * shape.size * shape.inner + (i - row * shape.inner)};
 }
