@@ -75,8 +75,8 @@ KERNELS = (
             "auto value = true ? to_opmath(self[i])",
         ),
         ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
-        ("      if (place >= n) break;\n", ""),
-        ("min_index(first + k * step, n - 1)", "min_index(first + k, n - 1)"),
+        ("      if (place >= share.end) break;\n", ""),
+        ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",

@@ -22,24 +22,34 @@ __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* 
   }
 }
 
-// Elements that a thread takes at once, a grid apart: each waits for its index and then for its
+// The elements of a block: neighbours, in turns of one for each thread. Other blocks are elsewhere
+// meanwhile, so that keys have mostly been raised when the next turn's addends ask for them.
+struct share_of_block {
+  int64_t begin, end;
+  static __device__ __forceinline__ share_of_block of(int64_t n) {
+    int64_t turns = quick_div(n - 1, thread_count()) + 1, size = turns * blockDim.x;
+    return {blockIdx.x * size, min_index((blockIdx.x + 1) * size, n)};
+  }
+};
+
+// Elements that a thread takes at once, a turn apart: each waits for its index and then for its
 // destination's key, all of them together.
 template <typename scalar_t, int together>
 struct elements {
   int64_t destinations[together];
   opmath_t<scalar_t> addends[together];
-  // Those `step` apart from `first` on; where there are no more of the `n`, the last one again.
+  // From `first` on; where there are no more before the `end`, the last one again.
   static __device__ __forceinline__ elements read(const int64_t* index, const scalar_t* source,
-                                                  int64_t first, int64_t step, int64_t n,
-                                                  bool by_row, const row_shape& shape, bool scaled,
-                                                  double re, double im) {
+                                                  int64_t first, int64_t end, bool by_row,
+                                                  const row_shape& shape, bool scaled, double re,
+                                                  double im) {
     named places[together];
     int64_t positions[together];
     scalar_t values[together];
     elements found;
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-      int64_t i = min_index(first + k * step, n - 1);
+      int64_t i = min_index(first + k * blockDim.x, end - 1);
       places[k] = named_by(i, by_row, shape);
       positions[k] = index[places[k].place];
       values[k] = source[i];
@@ -61,10 +71,10 @@ __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   int64_t n, bool by_row, row_shape shape, bool scaled, double re,
                                   double im) {
   using sum_t = accumulator<scalar_t>;
-  int64_t step = thread_count();
-  for (int64_t i = thread_index(); i < n; i += together * step) {
-    auto read = elements<scalar_t, together>::read(index, source, i, step, n, by_row, shape, scaled,
-                                                   re, im);
+  share_of_block share = share_of_block::of(n);
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
+    auto read = elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape,
+                                                   scaled, re, im);
     typename sum_t::key_t seen[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -102,10 +112,11 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      row_shape shape, bool scaled, double re, double im,
                                      int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
-  int64_t in_whole_warps = n / WARP * WARP, step = thread_count();
-  for (int64_t i = thread_index(); i < n; i += together * step) {
-    auto read = elements<scalar_t, together>::read(index, source, i, step, n, by_row, shape, scaled,
-                                                   re, im);
+  int64_t in_whole_warps = n / WARP * WARP;
+  share_of_block share = share_of_block::of(n);
+  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
+    auto read = elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape,
+                                                   scaled, re, im);
     typename sum_t::key_t own[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -113,8 +124,8 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
     }
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-      int64_t place = i + k * step, destination = read.destinations[k];
-      if (place >= n) break;
+      int64_t place = i + k * blockDim.x, destination = read.destinations[k];
+      if (place >= share.end) break;
       bool met = crowded && place < in_whole_warps;
       sum_t::add_in_warp(own[k], sums, destination, read.addends[k], headroom, met);
       if (counts != nullptr) {

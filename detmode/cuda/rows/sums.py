@@ -42,6 +42,10 @@ THREADS = 256
 """Of a block that reduces carries."""
 MANY = 2**19
 """Elements from which a thread takes several at once: with fewer, more threads are better."""
+TURNS = 16
+"""Elements of a thread at most."""
+MOST = 2**18
+"""Threads from which each may have more elements: a GPU holds as many at once."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
@@ -123,7 +127,8 @@ def _sums(
     launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
     n, bits = shape.destinations, (shape.rows + 1).bit_length()
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
-    threads = -(-shape.addends // together)
+    # More turns than one where enough threads are left.
+    threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))
     return partial(_add_integers, launches, shape, shape.addends, threads, n, bits, sizes, mean)
 
 
