@@ -334,12 +334,15 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
       segment_piece<PIECE>(
           piece, n, key,
           [&](int64_t slot) {
-            // What is not carried is loaded as well: a branch around the loads would have them
-            // wait for the key.
+            // What is not carried is read as well, so that no read waits for the key. Its
+            // destination is another thread's.
             key_t own = key(slot);
-            bool some = !wide || own >= 0;
-            runs_and_initial loaded{read[slot * all + group], store.initial(some ? own : 0)};
-            if (!some) loaded.runs = runs_t::nothing();
+            runs_and_initial loaded{read[slot * all + group], {}};
+            if (!wide || own >= 0) {
+              loaded.initial = store.initial(own);
+            } else {
+              loaded.runs = runs_t::nothing();
+            }
             return loaded;
           },
           [](const runs_and_initial& loaded) { return loaded.runs; },
