@@ -79,6 +79,15 @@ KERNELS = (
         ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
     ),
     *_of(
+        _ROWS + "sums.cu",
+        "tests/rules/test_index_fuzz.py -k narrow_ones",
+        (
+            "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
+            "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
+            "            if (!wide || own >= 0) {",
+        ),
+    ),
+    *_of(
         _INCLUDE + "segment_reduce.cuh",
         _FUZZ("index"),
         ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),

@@ -174,7 +174,10 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts() -> None:
 @pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
 @pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
 def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
-    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long."""
+    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long.
+
+    What is carried of them races with nothing.
+    """
     maker = Maker(dtype, seed=copies)
     columns = 528 // dtype.itemsize
     index = torch.arange(2600).div(copies, rounding_mode="floor")
@@ -185,6 +188,9 @@ def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> 
         with chosen(sums, "are_wide", wide):
             found.append(in_schedules(lambda: launch.index_add(self, 0, index, source), 3))
     assert same_bits(*found)
+    if dtype == torch.float32:
+        with host.check_races(), chosen(sums, "are_wide", True):
+            launch.index_add(self, 0, index, source)
 
 
 SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
