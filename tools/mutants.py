@@ -256,7 +256,7 @@ KERNELS = (
         "tests/cuda/test_scan.py",
         ("op(later ? theirs : even, later ? odd : theirs)", "op(theirs, later ? odd : even)"),
         ("totals[children + node] = join(others, last);", "totals[children + node] = others;"),
-        ("    nodes = scan_nodes_above(nodes);\n", ""),
+        ("    nodes /= SCAN_CHILDREN;\n", ""),
         ("lane < child ? totals[base", "lane <= child ? totals[base"),
     ),
     *_of(

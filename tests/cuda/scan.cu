@@ -33,9 +33,9 @@ struct float_sums {
 
 template <typename scan_t, int threads, int rows, int vec>
 __global__ void scan_totals(const typename scan_t::input_t* __restrict__ input,
-                            int32_t* __restrict__ totals, int64_t n, int64_t stride) {
+                            int32_t* __restrict__ totals, int64_t stride) {
   auto* states = reinterpret_cast<typename scan_t::state_t*>(totals);
-  scan_total<scan_t, threads, rows, vec>(input, states, n, stride);
+  scan_total<scan_t, threads, rows, vec>(input, states, stride);
 }
 
 template <typename scan_t>

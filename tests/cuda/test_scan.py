@@ -1,5 +1,7 @@
 """scan.cuh: scans in a fixed order."""
 
+import math
+
 import pytest
 import torch
 from cuda_sources import SCAN_SHAPES as SHAPES
@@ -11,27 +13,32 @@ from detmode.cuda import empty, launch_blocks
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
     """The scan of a row, with the launches that its tree needs."""
     threads, rows, vec = shape
-    tile, tree = f"{of}, {threads}, {rows}, {vec}", {"totals": empty((4096,), torch.int32, "cpu")}
+    tile, tree = f"{of}, {threads}, {rows}, {vec}", {"totals": empty((8192,), torch.int32, "cpu")}
     output = empty(values.shape, values.dtype, "cpu")
-    row = {"input": values, "n": values.numel(), "stride": values.stride(0)}
-    base, children = 0, -(-values.numel() // (threads * rows * vec))
-    blocks = children
-    launch_blocks(SCANS, f"scan_totals<{tile}>", blocks, threads, **row, **tree)
-    while children > 32:
+    row = {"input": values, "stride": values.stride(0)}
+    tiles = -(-values.numel() // (threads * rows * vec))
+    launch_blocks(SCANS, f"scan_totals<{tile}>", tiles - 1, threads, **row, **tree)
+    base, children = 0, tiles - 1
+    while children >= 32:
         level = {"base": base, "children": children}
         launch_blocks(SCANS, f"scan_level<{of}>", 1, 64, **level, **tree)
-        base, children = base + children, (children - 1) // 32
-    launch_blocks(SCANS, f"scan<{tile}>", blocks, threads, output=output, **row, **tree)
+        base, children = base + children, children // 32
+    row["n"] = values.numel()
+    launch_blocks(SCANS, f"scan<{tile}>", tiles, threads, output=output, **row, **tree)
     return output
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-# One tile and its neighbours, a whole node, two levels of nodes and three.
-@pytest.mark.parametrize("n", [1, 31, 32, 33, 256, 257, 1024, 1057, 8300, 32768, 34000])
-def test_every_element_is_joined_once_and_in_order(n: int, shape: tuple[int, int, int]) -> None:
+# A few; and such that a node of 32, several, or one of the level above end near the last tile.
+@pytest.mark.parametrize("tiles", [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049])
+def test_every_element_is_joined_once_and_in_order(tiles: int, shape: tuple[int, int, int]) -> None:
     """The scan of positions finds no gap, no repetition and no inversion."""
-    row = torch.arange(n)
-    assert torch.equal(in_every_schedule(lambda: scan("runs", row, shape), (None, n)), row)
+    size = math.prod(shape)
+    for last in (1, size - 1, size):
+        row = torch.arange((tiles - 1) * size + last)
+        assert torch.equal(
+            in_every_schedule(lambda row=row: scan("runs", row, shape), (None, 1)), row
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

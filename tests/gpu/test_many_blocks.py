@@ -111,7 +111,8 @@ def test_bits_are_the_host_runners(name: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_long_row_comes_to_an_end(device: str) -> None:
     """Its running sums are known without a reference, and no block may begin with a wrong total."""
-    n = 1 << (14 if device == "cpu" else 28)
+    # One more than fills whole nodes of the tree over its blocks, on two levels.
+    n = (1 << (22 if device == "cpu" else 28)) + 1
     # Three in turn, while the blocks' lengths are powers of two: their totals are not all alike.
     values, sums = (
         torch.tensor(three, dtype=torch.float32, device=device).repeat(n // 3 + 1)[:n]

@@ -3,8 +3,9 @@
 // The row is cut into tiles of `threads * rows * vec` elements, one for each block. The order: a
 // thread's `vec` neighbouring elements, the lanes of a warp, its `rows`, the warps; and over the
 // tiles a tree in which each node has 32 children. It depends on the number of elements alone. The
-// launches: scan_total for what each tile adds up to; scan_nodes for each level of nodes, from
-// below; and scan_tile, which joins what is before its tile. So the elements are read twice. A
+// launches: scan_total for what each tile but the last adds up to; scan_nodes for each level of
+// nodes, from below; and scan_tile, which joins what is before its tile. So the elements are read
+// twice. A
 // block that waits for the totals of others reads them once, and takes longer: beside it hundreds
 // of blocks ask the few lines of memory in which the latest totals are.
 #pragma once
@@ -39,11 +40,6 @@ static __device__ __forceinline__ void warp_scans(T (&values)[rows], Op op) {
       if (lane >= delta) values[row] = op(earlier, values[row]);
     }
   }
-}
-
-// The nodes that lie before others over so many children: the last one's total is never asked for.
-static __device__ __forceinline__ int64_t scan_nodes_above(int64_t children) {
-  return (children - 1) / SCAN_CHILDREN;
 }
 
 // The warp's 32 values of each row, joined in the order of warp_scans, and these row by row.
@@ -143,25 +139,6 @@ struct scan_part {
   }
 };
 
-template <typename scan_t, int threads, int rows, int vec, bool full>
-static __device__ __forceinline__ void scan_total_of(const typename scan_t::input_t* input,
-                                                     typename scan_t::state_t* totals, int64_t n,
-                                                     int64_t stride,
-                                                     typename scan_t::state_t* of_warp) {
-  using state_t = typename scan_t::state_t;
-  constexpr int warps = threads / 32;
-  auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
-  int64_t tile = blockIdx.x;
-  state_t joined[rows];
-  scan_part<scan_t, threads, rows, vec, full>::read(input, n, stride, tile).join_rows(joined);
-  state_t total = warp_total(joined, join);
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = total;
-  __syncthreads();
-  if (threadIdx.x > 0) return;
-  for (int w = 1; w < warps; ++w) total = join(total, of_warp[w]);
-  totals[tile] = total;
-}
-
 // The siblings before the tile's node on each level, joined, into `siblings`, a level of the tree
 // for each warp in turn. Returns the number of levels.
 template <typename scan_t, int warps>
@@ -172,7 +149,8 @@ static __device__ __forceinline__ int scan_siblings(int64_t tile, int64_t tiles,
   auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
   int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int level = 0;
-  for (int64_t node = tile, nodes = tiles, base = 0; node > 0; node /= SCAN_CHILDREN, ++level) {
+  int64_t nodes = tiles - 1, base = 0;
+  for (int64_t node = tile; node > 0; node /= SCAN_CHILDREN, ++level) {
     if (level % warps == warp) {
       int child = static_cast<int>(node % SCAN_CHILDREN);
       state_t sibling = lane < child ? totals[base + node - child + lane] : scan_t::identity();
@@ -180,7 +158,7 @@ static __device__ __forceinline__ int scan_siblings(int64_t tile, int64_t tiles,
       if (lane == 0) siblings[level] = sibling;
     }
     base += nodes;
-    nodes = scan_nodes_above(nodes);
+    nodes /= SCAN_CHILDREN;
   }
   return level;
 }
@@ -233,9 +211,9 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 }
 
 // The launches of a scan of the `n` elements of `input`, `stride` apart, into `output`; the first
-// and the last with a block of `threads` threads for each tile. `totals`: for each node of the tree
-// its state, level by level, the tiles first; not read where there is one tile, which needs the
-// last launch alone.
+// with a block of `threads` threads for each tile but the last, before which all lie, and the last
+// for each tile. `totals`: the states of those tiles and of the nodes over whole 32 of them, level
+// by level; not read where there is one tile, which needs the last launch alone.
 //
 // scan_t:
 //   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
@@ -245,28 +223,34 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 //   result(state)               the output that the state stands for
 template <typename scan_t, int threads, int rows, int vec>
 static __device__ __forceinline__ void scan_total(const typename scan_t::input_t* input,
-                                                  typename scan_t::state_t* totals, int64_t n,
+                                                  typename scan_t::state_t* totals,
                                                   int64_t stride) {
   using state_t = typename scan_t::state_t;
+  constexpr int warps = threads / 32;
+  auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
   // Bytes, because a shared variable must not have a constructor.
-  __shared__ __align__(16) unsigned char storage[threads / 32 * sizeof(state_t)];
+  __shared__ __align__(16) unsigned char storage[warps * sizeof(state_t)];
   state_t* of_warp = reinterpret_cast<state_t*>(storage);
-  if ((int64_t(blockIdx.x) + 1) * threads * rows * vec <= n) {
-    scan_total_of<scan_t, threads, rows, vec, true>(input, totals, n, stride, of_warp);
-  } else {
-    scan_total_of<scan_t, threads, rows, vec, false>(input, totals, n, stride, of_warp);
-  }
+  int64_t tile = blockIdx.x, end = (tile + 1) * threads * rows * vec;
+  state_t joined[rows];
+  scan_part<scan_t, threads, rows, vec, true>::read(input, end, stride, tile).join_rows(joined);
+  state_t total = warp_total(joined, join);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = total;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int w = 1; w < warps; ++w) total = join(total, of_warp[w]);
+  totals[tile] = total;
 }
 
-// Joins the children of each node of a level; there are `children` at `totals`, and the
-// nodes lie behind them. A warp takes a node.
+// Joins the children of each node of a level; there are `children` at `totals`, and the nodes over
+// whole 32 of them lie behind them. A warp takes a node.
 template <typename scan_t>
 static __device__ __forceinline__ void scan_nodes(typename scan_t::state_t* totals,
                                                   int64_t children) {
   using state_t = typename scan_t::state_t;
   auto join = [](state_t earlier, state_t later) { return scan_t::join(earlier, later); };
   int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t nodes = scan_nodes_above(children);
+  int64_t nodes = children / SCAN_CHILDREN;
   for (int64_t node = thread_index() / 32; node < nodes; node += thread_count() / 32) {
     state_t child = totals[node * SCAN_CHILDREN + lane];
     // As a tile joins the siblings before it: the last child to the others.

@@ -168,11 +168,10 @@ constexpr int VEC = sizeof(scalar_t) < 4 ? 4 : 16 / sizeof(scalar_t);
 
 template <template <typename> class scan_t, typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
-    scan_totals(const scalar_t* __restrict__ input, double* __restrict__ totals, int64_t n,
-                int64_t stride) {
+    scan_totals(const scalar_t* __restrict__ input, double* __restrict__ totals, int64_t stride) {
   using state_t = typename scan_t<scalar_t>::state_t;
   scan_total<scan_t<scalar_t>, THREADS, ROWS, VEC<scalar_t>>(
-      input, reinterpret_cast<state_t*>(totals), n, stride);
+      input, reinterpret_cast<state_t*>(totals), stride);
 }
 
 // `totals` is that of the whole tree; the children begin at `base`.

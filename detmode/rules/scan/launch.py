@@ -102,15 +102,15 @@ def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[_Tree | Non
     if tiles <= 1:
         return None, row
     of_tiles, of_level = _totals(op, dtype)
-    nodes, children, levels = 0, tiles, []
+    # Before the last tile lie all others, and before its node those over whole 32 of them.
+    nodes, children, levels = 0, tiles - 1, []
     while children:
-        # The last node of a level has none behind it.
-        above = (children - 1) // CHILDREN
+        above = children // CHILDREN
         if above:
             levels.append(of_level.of_threads(above * CHILDREN, nodes, children))
         nodes += children
         children = above
-    return (nodes, of_tiles.of_blocks(tiles, n, stride), levels), row
+    return (nodes, of_tiles.of_blocks(tiles - 1, stride), levels), row
 
 
 @planned
@@ -124,6 +124,6 @@ def _row(op: str, dtype: torch.dtype, has_totals: bool) -> UnsizedLaunch:
 def _totals(op: str, dtype: torch.dtype) -> tuple[UnsizedLaunch, UnsizedLaunch]:
     of = f"<{op}, {ctype(dtype)}>"
     return (
-        UnsizedLaunch(SOURCE, f"scan_totals{of}", ("n", "stride"), THREADS),
+        UnsizedLaunch(SOURCE, f"scan_totals{of}", ("stride",), THREADS),
         UnsizedLaunch(SOURCE, f"scan_level{of}", ("base", "children")),
     )
