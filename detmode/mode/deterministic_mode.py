@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 import wrapt
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._contextlib import context_decorator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -30,7 +31,7 @@ from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception
-from detmode.mode.levels import levels_here
+from detmode.mode.levels import innermost, levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
@@ -362,7 +363,8 @@ def current_mode() -> DeterministicMode | None:
 
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
     """Return whether the plain operator replaces a detour, as its backward has a substitute."""
-    mode = current_mode()
+    # A compiler turns dispatch modes off while it traces.
+    mode = innermost() if TracingContext.try_get() is not None else current_mode()
     if mode is None or not mode._policy.substitute:
         return False
     if input.is_meta:

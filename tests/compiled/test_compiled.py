@@ -12,7 +12,9 @@ import torch
 import torch._dynamo.utils
 import torch._inductor.config
 from compiled_functions import FUNCTIONS
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 from detmode import DeterministicMode, allow
 from detmode.compiled import hooks, lowering
@@ -421,3 +423,22 @@ def test_nothing_of_the_compilers_stays_changed():
             torch.compile(added, backend=failing, fullgraph=True)(*arguments())
     assert state() == before
     assert hooks.thread.key is None
+
+
+@COMPILED
+def test_what_is_traced_takes_no_detour():
+    """F.interpolate of a tensor that is not on the CPU is the plain operator to a compiler too."""
+    traced = []
+
+    def compiler(gm, inputs):
+        traced.append({str(node.target) for node in gm.graph.nodes})
+        return make_boxed_func(gm.forward)
+
+    enlarged = torch.compile(
+        nn.Upsample(scale_factor=2, mode="bilinear"), backend=aot_autograd(fw_compiler=compiler)
+    )
+    with DeterministicMode(simulate="cuda"):
+        enlarged(torch.ones(1, 1, 3, 3, device="meta", requires_grad=True))
+    forward, _ = traced
+    assert {"aten.upsample_bilinear2d.default", "aten.upsample_bilinear2d.vec"} & forward
+    assert "aten._unsafe_index.Tensor" not in forward
