@@ -29,6 +29,7 @@ from detmode.verify.claims import (
     check_refused,
     check_truth,
     same_bits,
+    special_difference,
 )
 from detmode.verify.special_values import check_special_values
 
@@ -183,7 +184,7 @@ def test_another_winner_than_the_last_source_is_found(
     wrong = run_substituted(case.sample, case.dtype)
     monkeypatch.setattr(assign, "_elect", elect)
     for module in (claims, special_values):
-        monkeypatch.setattr(module, "run_aten", lambda *_, **__: wrong)
+        monkeypatch.setattr(module, "run_each_aten", lambda *_, **__: (wrong,))
     check_truth(case)
     monkeypatch.setattr(assign, "_elect", elect_first)
     with pytest.raises(ClaimError, match="does not keep the bits of its last source"):
@@ -244,6 +245,18 @@ def test_special_values_that_aten_refuses(monkeypatch: pytest.MonkeyPatch) -> No
         ClaimError, match=r"ATen raises RuntimeError .*, the substitute accepts them"
     ):
         check_special_values(case, "nan")
+
+
+def test_one_of_atens_kernels_decides_each_special_value() -> None:
+    """On a GPU ATen's two kernels may differ; what neither of them gives is found."""
+    nan, inf = float("nan"), float("inf")
+    cuda, cpu = torch.tensor([nan, -0.0, 1.0, inf]), torch.tensor([0.0, 0.0, 1.0, -inf])
+    mixed = torch.stack([cuda[0], cpu[1], cpu[2], cpu[3]])
+    assert special_difference(mixed, cuda, cpu, zeros=True) is None
+    what = special_difference(mixed, cuda, zeros=True)
+    assert what == "an infinity differs at element 3: -inf where ATen gives inf"
+    what = special_difference(torch.tensor([0.0, 0.0, nan, inf]), cuda, cpu)
+    assert what == "NaN differs at element 2: nan where ATen gives 1.0"
 
 
 def test_bits_are_compared_as_bytes() -> None:

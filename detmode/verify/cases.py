@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -128,14 +129,37 @@ def run_aten(
 ) -> tuple[torch.Tensor, ...] | None:
     """Return ATen's result in the same dtype; ``None`` if ATen has no kernel for it."""
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
+    tensors = tensors_of(tuple(arguments.values()))
+    if device == "cuda" and not all(stored(each).numel() for each in tensors):
+        # Some of ATen's CUDA kernels read, or divide by, what is not there: the process would end.
+        return None
     try:
         with deterministic_flag(False):
             return tensors_of(call(sample, arguments))
     except (RuntimeError, NotImplementedError) as error:
-        # No kernel for the dtype, or none for the device.
-        if "not implemented for" in str(error) or "Could not run" in str(error):
+        # No kernel for the dtype, none for the device, or one that has too little shared memory.
+        texts = ("not implemented for", "Could not run", "can not be handled")
+        if any(text in str(error) for text in texts):
             return None
         raise
+
+
+def run_each_aten(
+    sample: Sample, dtype: torch.dtype, device: str = "host"
+) -> tuple[tuple[torch.Tensor, ...], ...]:
+    """Return the results of ATen's kernels, on the CPU; the device's own comes first.
+
+    On a GPU that of the CPU is asked as well: where terms are NaN, infinite or -0.0, ATen's two
+    kernels may give different results.
+
+    Raises:
+        RuntimeError, ValueError: the device's kernel rejects the inputs.
+    """
+    found = [run_aten(sample, dtype, device)]
+    if device == "cuda":
+        with contextlib.suppress(RuntimeError, ValueError):
+            found.append(run_aten(sample, dtype))
+    return tuple(tuple(one.detach().cpu() for one in each) for each in found if each is not None)
 
 
 def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
