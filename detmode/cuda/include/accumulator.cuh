@@ -26,6 +26,7 @@
 #include "crowd.cuh"
 #include "dtype.cuh"
 #include "index.cuh"
+#include "significand.cuh"
 
 namespace accumulator_detail {
 
@@ -151,16 +152,20 @@ struct component {
                                                                 : SAW_POSITIVE_INFINITY);
       return false;
     }
+    // The largest addend's leading bit is bit `limbs * width - 1` of the integer.
+    int width = 63 - static_cast<int>(headroom);
+    if (limbs == 1) {
+      // Exact in double, which holds a float and any such power, until it is rounded as above.
+      int64_t power = width - 1 - (key - ZEROS - F::bias);
+      parts[0] = __double2ll_rn(mul_rn(static_cast<double>(addend), power_of_two<double>(power)));
+      return true;
+    }
     uint64_t significand =
         exponent != 0 ? fraction | (uint64_t(1) << (F::precision - 1)) : fraction;
     if (exponent == 0) exponent = 1;
-    // The largest addend's leading bit is bit `limbs * width - 1` of the integer.
-    int width = 63 - static_cast<int>(headroom);
     int shift = limbs * width - F::precision - (key - ZEROS - exponent);
     uint64_t high, low = 0;
-    if (limbs == 1) {
-      high = shift >= 0 ? significand << shift : shift_right_rn(significand, -shift);
-    } else if (shift >= width) {
+    if (shift >= width) {
       high = significand << (shift - width);
     } else if (shift > 0) {
       int split = width - shift;
@@ -172,7 +177,7 @@ struct component {
       low = value & ((uint64_t(1) << width) - 1);
     }
     parts[0] = static_cast<int64_t>(negative(word) ? 0 - high : high);
-    if (limbs == 2) parts[limbs - 1] = static_cast<int64_t>(negative(word) ? 0 - low : low);
+    parts[limbs - 1] = static_cast<int64_t>(negative(word) ? 0 - low : low);
     return true;
   }
 
