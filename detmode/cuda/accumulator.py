@@ -77,7 +77,8 @@ def sum_to_zeros(
     """
     n, bits = result.numel(), headroom(addends)
     add = partial(launch, source, entry, threads, headroom=bits, **arguments)
-    finish = partial(launch, source, f"finish_sums<{ctype(result.dtype)}>", n, n=n, headroom=bits)
+    entry, pairs = f"finish_sums<{ctype(result.dtype)}>", -(-n // 2)
+    finish = partial(launch, source, entry, pairs, n=n, headroom=bits)
     sum_in_any_order(result, partial(add, sums=None), add, finish)
 
 
