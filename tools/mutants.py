@@ -58,8 +58,8 @@ KERNELS = (
             "if (place > 0 && keys[place - 1] == position) continue;",
         ),
         (
-            "placed_by(index, i, false, shape).destination, i);",
-            "placed_by(index, i, false, shape).destination, -i);",
+            "elect_last(owners, destination, static_cast<owner_t>(i));",
+            "elect_last(owners, destination, static_cast<owner_t>(-i));",
         ),
     ),
     *_of(

@@ -58,6 +58,7 @@ PRIMITIVES = source(
     divided_sums=SINGLE_AND_DOUBLE,
     compensated=SINGLE_AND_DOUBLE,
     chosen=["float, 1, int64_t", "float, 3, int64_t", "float, 3, int32_t"],
+    elect=["int32_t", "int64_t"],
 )
 REDUCTIONS = source(
     "reductions.cu",

@@ -68,9 +68,10 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
   }
 }
 
-__global__ void elect(const int64_t* __restrict__ index, int64_t* __restrict__ owners, int64_t n) {
+template <typename owner_t>
+__global__ void elect(const int64_t* __restrict__ index, owner_t* __restrict__ owners, int64_t n) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    elect_last(owners, index[i], i);
+    elect_last(owners, index[i], static_cast<owner_t>(i));
   }
 }
 

@@ -88,7 +88,7 @@ def test_no_float_atomics() -> None:
     ("source", "entry", "atomics"),
     [
         (KERNELS, "accumulate_keys<float>", {"ld"}),
-        (PRIMITIVES, "elect", {"ld", "st"}),
+        (PRIMITIVES, "elect<int32_t>", {"ld", "st"}),
         (REDUCTIONS, "extremum_observe<double>", {"ld"}),
         (PRIMITIVES, "look_back", {"ld", "st"}),
     ],

@@ -226,16 +226,17 @@ def test_segment_sums_keep_negative_zero() -> None:
     assert output.signbit().all()
 
 
-def test_owners() -> None:
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_owners(dtype: torch.dtype) -> None:
     """The last source of a destination wins for every schedule; others keep the start."""
     index = torch.randint(0, 30, (2000,), generator=torch.Generator().manual_seed(0))
-    expected = torch.full((40,), -1)
+    expected = torch.full((40,), -1, dtype=dtype)
     for i in range(2000):
         expected[index[i]] = i
 
     def owners() -> torch.Tensor:
-        owners = torch.full((40,), -1)
-        launch(PRIMITIVES, "elect", 2000, index=index, owners=owners, n=2000)
+        owners = torch.full((40,), -1, dtype=dtype)
+        launch(PRIMITIVES, f"elect<{ctype(dtype)}>", 2000, index=index, owners=owners, n=2000)
         return owners
 
     assert torch.equal(in_every_schedule(owners), expected)

@@ -220,6 +220,19 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
     assert same_bits(*found)
 
 
+def test_owners_of_any_width_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 64 bits, for which no sample is long enough, elect the same source."""
+    monkeypatch.setattr(assign, "elects", lambda *shapes: True)
+    monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
+    maker = Maker(torch.float32, seed=1)
+    self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
+    found = []
+    for dtype in (torch.int32, torch.int64):
+        with planned_with(mock.patch.object(assign, "key_dtype", lambda _, d=dtype: d)):
+            found.append(in_schedules(lambda: SORTING["copy"](self, index, rows), 3))
+    assert same_bits(*found)
+
+
 @pytest.mark.parametrize("name", ["sum", "product"])
 def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that goes on from level to level reads nothing that is not yet written."""

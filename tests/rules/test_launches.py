@@ -36,7 +36,7 @@ def places(n: int, size: int = 30) -> torch.Tensor:
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "elements": (
         lambda: put(X, places(200), torch.ones(200)),
-        ["assign_elect", "assign_owned<int32_t>"],
+        ["assign_elect<int32_t>", "assign_owned<int32_t, int32_t>"],
     ),
     "few_elements": (lambda: put(X, places(20, 6), torch.ones(20)), ["assign_few<int32_t>"]),
     "few_rows": (

@@ -7,8 +7,10 @@
 
 #include "index.cuh"
 
-static __device__ __forceinline__ void elect_last(int64_t* owners, int64_t destination,
-                                                  int64_t position) {
+// owner_t: int32_t or int64_t, which holds any position.
+template <typename owner_t>
+static __device__ __forceinline__ void elect_last(owner_t* owners, int64_t destination,
+                                                  owner_t position) {
   // A stale read only costs an atomic that changes nothing.
   if (load_relaxed(owners + destination) < position) {
     atomic_max(owners + destination, position);

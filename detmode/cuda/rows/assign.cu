@@ -8,10 +8,12 @@
 
 // An integer maximum for each destination: any order gives the same. Where the index names rows,
 // they are the elements of `shape`.
-__global__ void assign_elect(const int64_t* __restrict__ index, int64_t* __restrict__ owners,
+template <typename owner_t>
+__global__ void assign_elect(const int64_t* __restrict__ index, owner_t* __restrict__ owners,
                              int64_t n, row_shape shape) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    elect_last(owners, placed_by(index, i, false, shape).destination, i);
+    int64_t destination = placed_by(index, i, false, shape).destination;
+    elect_last(owners, destination, static_cast<owner_t>(i));
   }
 }
 
@@ -37,8 +39,8 @@ __global__ void assign_few(const int64_t* __restrict__ index, const word_t* __re
 }
 
 // Each owner writes; nobody else writes there. Without `owners` no destination is named twice.
-template <typename word_t>
-__global__ void assign_owned(const int64_t* __restrict__ index, const int64_t* __restrict__ owners,
+template <typename word_t, typename owner_t>
+__global__ void assign_owned(const int64_t* __restrict__ index, const owner_t* __restrict__ owners,
                              const word_t* __restrict__ source, word_t* __restrict__ out, int64_t n,
                              bool by_row, row_shape shape) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {

@@ -37,9 +37,9 @@ SOURCE = Source(
     __file__,
     "assign.cu",
     entries=(
-        "assign_elect",
+        *(f"assign_elect<{key}>" for key in KEYS),
         *(f"assign_few<{ctype(word)}>" for word in WORDS.values()),
-        *(f"assign_owned<{ctype(word)}>" for word in WORDS.values()),
+        *(f"assign_owned<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
         *(f"assign_sorted<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
     ),
 )
@@ -84,7 +84,9 @@ def _moving(
     if unique or elects(named):
         # Without an index for each row, words are elements.
         in_words = in_words if by_row else shape
-        owned, absent = f"assign_owned<{scalar}>", {"owners": None} if unique else {}
+        named_places = rows if by_row else shape.addends
+        owned = f"assign_owned<{scalar}, {ctype(key_dtype(named_places))}>"
+        absent = {"owners": None} if unique else {}
         launch = _unsized(owned, by_row=by_row, **absent).of_threads(n, n, in_words)
         return word, partial(_move, launch) if unique else partial(
             _move_owned, launch, shape, by_row
@@ -112,10 +114,10 @@ def _move_owned(
 def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     """The last source of each destination, -1 where there is none."""
     n = index.numel()
-    slots = shape.size if by_row else shape.destinations
-    owners = new_full(index, (slots,), -1, torch.int64)
+    slots, owner = shape.size if by_row else shape.destinations, key_dtype(n)
+    owners = new_full(index, (slots,), -1, owner)
     elected = shape._replace(outer=1, inner=1) if by_row else shape
-    _unsized("assign_elect").launch(n, n, elected, index=index, owners=owners)
+    _unsized(f"assign_elect<{ctype(owner)}>").launch(n, n, elected, index=index, owners=owners)
     return owners
 
 

@@ -38,7 +38,7 @@ CROWDED_COLUMNS = 4
 """The most columns side by side of which eight threads of a warp, crowd.cuh's CROWD, can meet."""
 
 KEYS = ("int32_t", "int64_t")
-"""The types of sorted positions in CUDA code."""
+"""The types of positions in CUDA code: of sorted ones, and of owners."""
 
 MOST_SORTED = 2**31 - 1
 """The most positions that are sorted: their order is int32."""
@@ -142,7 +142,7 @@ def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
 def elects(shape: Rows) -> bool:
     """Return whether to elect an owner for each destination of an assignment instead of sorting.
 
-    Both give the same bits. Owners, one int64 for each destination, are filled first, so a sort is
+    Both give the same bits. Owners, one for each destination, are filled first, so a sort is
     cheaper where there are many more of them than rows. More rows than can be sorted have owners.
     """
     return shape.size <= 4 * shape.rows or shape.rows > MOST_SORTED
