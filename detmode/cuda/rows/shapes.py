@@ -40,6 +40,9 @@ CROWDED_COLUMNS = 4
 KEYS = ("int32_t", "int64_t")
 """The types of positions in CUDA code: of sorted ones, and of owners."""
 
+FILLED = 1 << 24
+"""Owners that are filled in less time than the launches of a sort take."""
+
 MOST_SORTED = 2**31 - 1
 """The most positions that are sorted: their order is int32."""
 
@@ -142,7 +145,8 @@ def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
 def elects(shape: Rows) -> bool:
     """Return whether to elect an owner for each destination of an assignment instead of sorting.
 
-    Both give the same bits. Owners, one for each destination, are filled first, so a sort is
-    cheaper where there are many more of them than rows. More rows than can be sorted have owners.
+    Both give the same bits. Owners, one for each destination, are filled first, so a sort, which
+    has more launches, is cheaper where there are very many of them, and many more than rows. More
+    rows than can be sorted have owners.
     """
-    return shape.size <= 4 * shape.rows or shape.rows > MOST_SORTED
+    return shape.size <= max(FILLED, 16 * shape.rows) or shape.rows > MOST_SORTED
