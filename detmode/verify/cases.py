@@ -145,21 +145,39 @@ def run_aten(
 
 
 def run_each_aten(
-    sample: Sample, dtype: torch.dtype, device: str = "host"
+    sample: Sample, dtype: torch.dtype, device: str = "host", *, on_cpu: bool = True
 ) -> tuple[tuple[torch.Tensor, ...], ...]:
     """Return the results of ATen's kernels, on the CPU; the device's own comes first.
 
-    On a GPU that of the CPU is asked as well: where terms are NaN, infinite or -0.0, ATen's two
-    kernels may give different results.
+    On a GPU the kernel of the CPU is asked as well, and for 16-bit dtypes the GPU's own in float32:
+    where terms are NaN, infinite or -0.0 the three may give different results. Some CUDA kernels
+    round weights and positions to 16 bits, and a weight of zero makes NaN of an infinity.
+
+    Args:
+        sample: the inputs.
+        dtype: the dtype they are made in.
+        device: ``"cuda"`` or ``"host"``.
+        on_cpu: whether a GPU's results are completed by those of the CPU.
 
     Raises:
         RuntimeError, ValueError: the device's kernel rejects the inputs.
     """
     found = [run_aten(sample, dtype, device)]
     if device == "cuda":
-        with contextlib.suppress(RuntimeError, ValueError):
-            found.append(run_aten(sample, dtype))
+        others = [(sample, "host")] if on_cpu else []
+        if dtype.itemsize == 2:
+            others.append((prepared(sample, _to_float32), device))
+        for other, where in others:
+            with contextlib.suppress(RuntimeError, ValueError):
+                found.append(run_aten(other, dtype, where))
     return tuple(tuple(one.detach().cpu() for one in each) for each in found if each is not None)
+
+
+def _to_float32(arguments: dict[str, Any]) -> None:
+    def single(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    arguments.update(tree_map_only(torch.Tensor, single, arguments))
 
 
 def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:

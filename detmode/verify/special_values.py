@@ -119,7 +119,8 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
             from its CPU kernel; or no tensor of the sample can hold them.
     """
     reasons = samples_of(case.family).unlike_cpu
-    if device == "host" and value in _NOT_FINITE and case.sample.name in reasons:
+    unlike_cpu = value in _NOT_FINITE and case.sample.name in reasons
+    if device == "host" and unlike_cpu:
         raise NotCheckedError(reasons[case.sample.name])
     planted = 0
 
@@ -143,7 +144,8 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
         check_last_stays(case, ours, assigned, f" with {value},")
         return
     try:
-        references = run_each_aten(case.sample, case.dtype, device)
+        # Some CPU kernels read beyond their input then, and end the process.
+        references = run_each_aten(case.sample, case.dtype, device, on_cpu=not unlike_cpu)
     except (RuntimeError, ValueError) as error:
         _check_refused(case, value, device, error)
         return
@@ -153,7 +155,7 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
     ours = run_substituted(case.sample, case.dtype, device)
     truth = run_truth(case.family, case.sample, case.dtype)
     if device == "cuda":
-        # ATen's CUDA kernels find the places of 16-bit grids in 16 bits, and so other ones.
+        # cuDNN has its own ideas of NaN.
         references = (*references, truth)
     for mine, true, *theirs in zip(ours, truth, *references):
         if mine.dtype not in (*FLOATING, *COMPLEX):
