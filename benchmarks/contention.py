@@ -83,12 +83,10 @@ _PIXELS = Index(
 )
 INDICES: dict[str, Index] = {
     "aten::scatter_add": _ELEMENTS,
-    "aten::scatter.reduce": _ELEMENTS,
     "aten::scatter.src": _ELEMENTS,
     "aten::scatter_reduce.two": _ELEMENTS,
     "aten::index_add": _ROWS,
     "aten::index_copy": _ROWS,
-    "aten::index_reduce": _ROWS,
     "aten::put": Index("index", lambda arguments: int(arguments["self"].numel())),
     "aten::index_put": Index(
         "indices", lambda each: math.prod(each["self"].shape[: len(each["indices"])])
@@ -105,7 +103,8 @@ INDICES: dict[str, Index] = {
     "aten::max_unpool3d": _unpooled(3),
 }
 """The operators whose contention is varied. Of the other poolings an index is in the window that
-it belongs to, so that no more meet than windows overlap."""
+it belongs to, so that no more meet than windows overlap; ``index_reduce`` and ``scatter.reduce``
+multiply in ATen by comparing and swapping, which at one destination takes minutes."""
 
 
 def contended(op: str, arguments: Arguments, kind: str) -> Arguments:

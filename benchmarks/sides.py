@@ -155,7 +155,8 @@ def moved(value: Any, device: torch.device | str) -> Any:
     """Tensors in dicts, lists and tuples on another device, their strides as they are."""
 
     def move(tensor: Tensor) -> Tensor:
-        if tensor.device.type == torch.device(device).type or tensor.numel() == 0:
+        here = tensor.device.type == torch.device(device).type
+        if here or tensor.numel() == 0 or tensor.layout is not torch.strided:
             return tensor.to(device)
         span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
         stored = tensor.as_strided((span,), (1,)).to(device)

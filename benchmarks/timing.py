@@ -8,6 +8,7 @@ not the host's.
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import time
@@ -173,10 +174,21 @@ def _warm(timed: Timed, calls: int) -> tuple[float, float]:
 def bytes_of(values: Any) -> int:
     """The bytes of all tensors in a structure; of expanded and repeated ones those in memory."""
     seen: dict[tuple[Any, ...], int] = {}
-    for tensor in tensors_of(values):
+    for tensor in itertools.chain.from_iterable(map(_dense_parts, tensors_of(values))):
         own = tensor[tuple(slice(1 if stride == 0 else None) for stride in tensor.stride())]
         seen[(own.data_ptr(), own.dtype, own.shape, own.stride())] = own.nbytes
     return sum(seen.values())
+
+
+def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """What is in memory of a tensor: of a sparse one its positions and its values."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def tensors_of(values: Any) -> list[Tensor]:

@@ -17,6 +17,7 @@ from sides import (
     Workload,
     inputs,
     measure,
+    timed_families,
     workloads,
 )
 from timing import Clock, Spread, bytes_of
@@ -28,6 +29,8 @@ from detmode.verify.cases import cases, samples_of
 from detmode.verify.claims import ClaimError
 
 CPU = torch.device("cpu")
+LOADED = [name for name in timed_families() if inputs([name], [torch.float32], sizes="tests")]
+"""The families of which a loaded library has an operator."""
 
 
 def only(family: str, dtype: torch.dtype = torch.float32) -> list[Workload]:
@@ -54,6 +57,26 @@ def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
     for time in row.times.values():
         assert time.count == 3
         assert 0 < time.low <= time.median <= time.high
+
+
+@pytest.mark.parametrize("family", LOADED)
+def test_an_input_of_every_family_is_timed(family: str, clock: Clock) -> None:
+    """The claims hold for what is timed, and its bytes are known: sparse tensors' too."""
+    row = measure(only(family)[-1], clock, 2, bandwidth=1e9, chosen=[ATEN])
+    assert row.failure is None
+    assert isinstance(row.times[OURS], Spread)
+    assert row.n_bytes > 0
+
+
+def test_bytes_of_sparse_tensors() -> None:
+    """Those of the positions and of the values, whatever the layout."""
+    dense = torch.eye(4)
+    layouts = {"sparse_coo": 4 * 16, "sparse_csr": 5 * 8 + 4 * 8, "sparse_csc": 5 * 8 + 4 * 8}
+    for name, positions in layouts.items():
+        sparse = dense.to_sparse(layout=getattr(torch, name))
+        assert bytes_of([sparse, sparse]) == positions + 4 * 4
+    blocks = dense.to_sparse_bsr((2, 2))
+    assert bytes_of(blocks) == 3 * 8 + 2 * 8 + 2 * 16
 
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason="an override falls back by get_kernel")

@@ -48,15 +48,6 @@ def arguments_of(case: Case, seed: int = 0) -> dict[str, Any]:
     return case.sample.arguments(case.dtype, "cuda", seed)
 
 
-def onto_gpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the same bits and strides on the GPU; ``.cuda()`` has other strides."""
-    if tensor.layout is not torch.strided:
-        return tensor.cuda()
-    # What is computed there would be other bits, and of an expanded tensor no expanded one.
-    memory = tensor.new_empty(0).set_(tensor.untyped_storage()).cuda()
-    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
-
 def substituted(case: Case, arguments: dict[str, Any]) -> tuple[torch.Tensor, ...]:
     """The substitute's result on the current stream; nothing waits for it."""
     with DeterministicMode() as mode:

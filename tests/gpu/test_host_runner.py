@@ -3,8 +3,8 @@
 import needs
 import pytest
 import torch
-from gpu_calls import onto_gpu, substituted
-from torch.utils._pytree import tree_map_only
+from gpu_calls import substituted
+from sides import moved
 
 from detmode import DeterministicMode
 from detmode.table.rule import GPU_TO_GPU
@@ -36,7 +36,7 @@ CASES = [
 def test_a_gpu_has_the_bits_of_the_host_runner(case: Case) -> None:
     """From the same inputs one source, compiled by NVRTC and by g++, gives the same bits."""
     arguments = case.sample.arguments(case.dtype)
-    theirs = substituted(case, tree_map_only(torch.Tensor, onto_gpu, arguments))
+    theirs = substituted(case, moved(arguments, "cuda"))
     with DeterministicMode(simulate="cuda"):
         ours = tensors_of(call(case.sample, arguments))
     assert same_bits([_plain(each.cpu()) for each in theirs], [_plain(each) for each in ours])
