@@ -146,6 +146,7 @@ KERNELS = (
         "tests/cuda/test_accumulator.py",
         ("return kept + (rest > middle ||", "return kept + (rest >= middle ||"),
         ("(static_cast<uint64_t>(biased - 1)", "(static_cast<uint64_t>(biased)"),
+        ("parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
     ),
     *_of(
         _INCLUDE + "compensated_sum.cuh",
@@ -257,6 +258,7 @@ KERNELS = (
         ("op(later ? theirs : even, later ? odd : theirs)", "op(theirs, later ? odd : even)"),
         ("totals[children + node] = join(others, last);", "totals[children + node] = others;"),
         ("    nodes /= SCAN_CHILDREN;\n", ""),
+        ("int64_t nodes = tiles - 1, base = 0;", "int64_t nodes = tiles, base = 0;"),
         ("lane < child ? totals[base", "lane <= child ? totals[base"),
     ),
     *_of(
@@ -359,6 +361,7 @@ KERNELS = (
         _INCLUDE + "sum_to_zeros.cuh",
         _FUZZ("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
+        ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
     ),
     *_of(
         _RULES + "deform_conv2d/kernels.cu",
