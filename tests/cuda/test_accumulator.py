@@ -91,6 +91,19 @@ def test_error_bound(dtype: torch.dtype, words: int, bits: int, data: st.DataObj
     assert low <= total(source, room).item() <= high
 
 
+@pytest.mark.parametrize("exponent", [0, 100, -60])
+@pytest.mark.parametrize(
+    ("part", "kept"),
+    [(0.25, 0), (0.5, 0), (0.75, 1), (1.5, 2), (2.5, 2), (-0.5, 0), (-0.75, -1), (-1.5, -2)],
+)
+def test_an_addend_is_rounded_to_even(part: float, kept: int, exponent: int) -> None:
+    """To a multiple of 2^(headroom - 62) of the largest, which shows where larger ones cancel."""
+    room, largest = 4, 2.0**exponent
+    unit = largest * 2.0 ** (room - 62)
+    source = torch.tensor([largest, part * unit, -largest])
+    assert total(source, room).item() == kept * unit
+
+
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize(
     ("values", "expected"),
