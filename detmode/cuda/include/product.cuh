@@ -63,17 +63,6 @@ struct paired_product {
     return paired_product{significand_of(product), mul_rn(lost, power_of_two<T>(-carry)),
                           sum + carry};
   }
-  // As times(of(x)), with what is zero there left out: for most factors, nothing is scaled.
-  __device__ __forceinline__ paired_product times_factor(T x) const {
-    T product = mul_rn(significand, x);
-    if (!is_significand(x) || !is_significand(product)) return times_scaled(*this, x);
-    T lost = fma_rn(low, x, fma_rn(significand, x, -product));
-    return paired_product{product, lost, exponent};
-  }
-  // A call, because it is long and seldom comes.
-  static __device__ __noinline__ paired_product times_scaled(paired_product earlier, T x) {
-    return earlier.times(of(x));
-  }
   template <typename scalar_t>
   __device__ __forceinline__ scalar_t result() const {
     T total = low == 0 ? significand : add_rn(significand, low);

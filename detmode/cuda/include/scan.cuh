@@ -5,9 +5,8 @@
 // tiles a tree in which each node has 32 children. It depends on the number of elements alone. The
 // launches: scan_total for what each tile but the last adds up to; scan_nodes for each level of
 // nodes, from below; and scan_tile, which joins what is before its tile. So the elements are read
-// twice. A
-// block that waits for the totals of others reads them once, and takes longer: beside it hundreds
-// of blocks ask the few lines of memory in which the latest totals are.
+// twice. A block that waits for the totals of others reads them once, and takes longer: beside it
+// hundreds of blocks ask the few lines of memory in which the latest totals are.
 #pragma once
 
 #include "block_reduce.cuh"
@@ -118,8 +117,8 @@ struct scan_part {
 #pragma unroll
       for (int k = 0; k < vec; ++k) {
         if (k >= count(row)) continue;
-        auto element = scan_t::of(values[row].lane[k]);
-        joined[row] = k == 0 ? state_t(element) : scan_t::join(joined[row], element);
+        state_t element = scan_t::of(values[row].lane[k]);
+        joined[row] = k == 0 ? element : scan_t::join(joined[row], element);
       }
     }
   }
@@ -203,7 +202,7 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 #pragma unroll
     for (int k = 0; k < vec; ++k) {
       if (k >= part.count(row)) continue;
-      running = scan_t::join(running, scan_t::of(part.values[row].lane[k]));
+      running = join(running, scan_t::of(part.values[row].lane[k]));
       part.values[row].lane[k] = scan_t::result(running);
     }
   }
@@ -217,10 +216,10 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 //
 // scan_t:
 //   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
-//   of(x)                       the state of one element; or what becomes one, with a join of its
-//   own identity()                  join(identity, x) and join(x, identity) are x join(earlier,
-//   later)        called with the operands in the order of the row result(state)               the
-//   output that the state stands for
+//   of(x)                       the state of one element
+//   identity()                  join(identity, x) and join(x, identity) are x
+//   join(earlier, later)        called with the operands in the order of the row
+//   result(state)               the output that the state stands for
 template <typename scan_t, int threads, int rows, int vec>
 static __device__ __forceinline__ void scan_total(const typename scan_t::input_t* input,
                                                   typename scan_t::state_t* totals,

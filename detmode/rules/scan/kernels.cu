@@ -50,17 +50,10 @@ template <typename scalar_t>
 struct cumprod {
   using input_t = scalar_t;
   using state_t = paired_product<opmath_t<scalar_t>>;
-  struct factor {
-    opmath_t<scalar_t> x;
-    __device__ __forceinline__ operator state_t() const { return state_t::of(x); }
-  };
-  static __device__ __forceinline__ factor of(scalar_t x) { return factor{to_opmath(x)}; }
+  static __device__ __forceinline__ state_t of(scalar_t x) { return state_t::of(to_opmath(x)); }
   static __device__ __forceinline__ state_t identity() { return state_t::of(1); }
   static __device__ __forceinline__ state_t join(state_t earlier, state_t later) {
     return earlier.times(later);
-  }
-  static __device__ __forceinline__ state_t join(state_t earlier, factor later) {
-    return earlier.times_factor(later.x);
   }
   static __device__ __forceinline__ scalar_t result(state_t product) {
     return product.template result<scalar_t>();
