@@ -181,7 +181,7 @@ def bytes_of(values: Any) -> int:
 
 
 def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """What is in memory of a tensor: of a sparse one its positions and its values."""
+    """The tensors in memory that make up a tensor: of a sparse one its positions and its values."""
     if tensor.layout is torch.strided:
         return (tensor,)
     if tensor.layout is torch.sparse_coo:
