@@ -201,11 +201,15 @@ SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", SORTING)
-def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions of 32 and 64 bits lead to the same bits, over several levels of carries."""
+@pytest.mark.parametrize(("name", "elects"), [*((name, False) for name in SORTING), ("copy", True)])
+def test_positions_of_any_width_are_alike(
+    name: str, elects: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Positions of 32 and 64 bits lead to the same bits, over several levels of carries; and so do
+    owners of 64 bits, for which no sample is long enough.
+    """
     monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
-    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
+    monkeypatch.setattr(assign, "elects", lambda *shapes: elects)
     monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
     maker = Maker(torch.float32, seed=1)
     self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
@@ -217,19 +221,6 @@ def test_keys_of_any_width_are_sorted_alike(name: str, monkeypatch: pytest.Monke
         ]
         with planned_with(*keys):
             found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
-    assert same_bits(*found)
-
-
-def test_owners_of_any_width_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of 64 bits, for which no sample is long enough, elect the same source."""
-    monkeypatch.setattr(assign, "elects", lambda *shapes: True)
-    monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
-    maker = Maker(torch.float32, seed=1)
-    self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
-    found = []
-    for dtype in (torch.int32, torch.int64):
-        with planned_with(mock.patch.object(assign, "key_dtype", lambda _, d=dtype: d)):
-            found.append(in_schedules(lambda: SORTING["copy"](self, index, rows), 3))
     assert same_bits(*found)
 
 
