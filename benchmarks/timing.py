@@ -8,7 +8,6 @@ not the host's.
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import time
@@ -22,6 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import timer
+
+from detmode.mode.repetition.tensors import parts
 
 PATIENCE = 2.0
 """Seconds that one thing may take beside others: those of a round trip to the CPU are many."""
@@ -174,21 +175,10 @@ def _warm(timed: Timed, calls: int) -> tuple[float, float]:
 def bytes_of(values: Any) -> int:
     """The bytes of all tensors in a structure; of expanded and repeated ones those in memory."""
     seen: dict[tuple[Any, ...], int] = {}
-    for tensor in itertools.chain.from_iterable(map(_dense_parts, tensors_of(values))):
+    for tensor in (part for each in tensors_of(values) for part in parts(each).values()):
         own = tensor[tuple(slice(1 if stride == 0 else None) for stride in tensor.stride())]
         seen[(own.data_ptr(), own.dtype, own.shape, own.stride())] = own.nbytes
     return sum(seen.values())
-
-
-def _dense_parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in memory that make up a tensor: of a sparse one its positions and its values."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def tensors_of(values: Any) -> list[Tensor]:

@@ -361,10 +361,15 @@ def current_mode() -> DeterministicMode | None:
     return None
 
 
+def _mode_of_python() -> DeterministicMode | None:
+    """Return the mode that meets what PyTorch's Python code calls, now or when it is compiled."""
+    # A compiler turns dispatch modes off while it traces.
+    return innermost() if TracingContext.try_get() is not None else current_mode()
+
+
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
     """Return whether the plain operator replaces a detour, as its backward has a substitute."""
-    # A compiler turns dispatch modes off while it traces.
-    mode = innermost() if TracingContext.try_get() is not None else current_mode()
+    mode = _mode_of_python()
     if mode is None or not mode._policy.substitute:
         return False
     if input.is_meta:
@@ -385,7 +390,7 @@ def _meets(alert: str) -> bool:
     """
     if validations.here():
         return True
-    mode = current_mode()
+    mode = _mode_of_python()
     return mode is not None and any(
         row.rule.alert == alert
         and row.rule.op.startswith("torchvision::")

@@ -11,7 +11,9 @@ import pytest
 import table_facts as facts
 import torch
 from selection import PROFILE, Group, check_each, chosen, families, grouped, once
+from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torchvision_operators import FAMILIES, INSTALLED, operators
 
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute
@@ -204,6 +206,9 @@ def test_the_mode_answers_for_the_python_alert(alert: str) -> None:
         expected = alerts()
     with DeterministicMode():
         torch._prims_common.alert_not_deterministic(alert)
+        # So it does while a compiler traces the program.
+        with tracing(TracingContext(None)), _disable_current_modes():
+            torch._prims_common.alert_not_deterministic(alert)
         with ThreadPoolExecutor(1) as others:
             assert others.submit(alerts).result() == expected
         with pytest.raises(RuntimeError, match="another_kernel"):
