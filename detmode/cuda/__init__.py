@@ -32,6 +32,7 @@ from detmode.cuda.launch import (
     launch,
     launch_blocks,
     load,
+    most_shared,
     planned,
     unavailable,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "launch",
     "launch_blocks",
     "load",
+    "most_shared",
     "new_arange",
     "new_empty",
     "new_full",

@@ -7,6 +7,7 @@ kernels keep, would become zeros.
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import sys
 import threading
@@ -186,6 +187,14 @@ def launch_blocks(
     gx, gy, gz = grid
     x, y, z = block
     kernel.launch_kernel(kernel.function, gx, gy, gz, x, y, z, shared, stream, address, 0)
+
+
+@functools.cache
+def most_shared(index: int) -> int:
+    """Bytes of dynamic shared memory that a block on the GPU `index` may have, its limit raised."""
+    import cupy
+
+    return int(cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"])
 
 
 def lasting_stream(index: int) -> int | None:

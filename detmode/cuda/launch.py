@@ -32,6 +32,7 @@ __all__ = [
     "launch",
     "launch_blocks",
     "load",
+    "most_shared",
     "planned",
     "unavailable",
 ]
@@ -404,6 +405,11 @@ def lasting_stream(tensor: Tensor) -> int | None:
     is not the current one, and on the CPU, where every launch is to be tested in every schedule.
     """
     return gpu.lasting_stream(tensor.get_device()) if tensor.is_cuda else None
+
+
+def most_shared(tensor: Tensor) -> int:
+    """Bytes of dynamic shared memory that a block may have where a tensor is, at most."""
+    return gpu.most_shared(tensor.get_device()) if tensor.is_cuda else host.MOST_SHARED
 
 
 def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[str, ...]:

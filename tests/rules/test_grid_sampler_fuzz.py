@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, in_schedules, same_bits, sliced
+from strategies import ANY_LAYOUT, SEEDS, in_schedules, planned_with, same_bits, sliced
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.rules.grid_sampler import gradients, launch, reference
+from detmode.rules.grid_sampler import gradients, launch, reference, sums
 from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
+from detmode.rules.grid_sampler.sampling import TAPS
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
@@ -40,7 +41,7 @@ def calls(draw: st.DrawFn, dtype: torch.dtype, dims: int) -> dict[str, Any]:
     batch = (draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 35])))
     size, out = ([draw(sizes) for _ in range(dims)] for _ in range(2))
     mode = draw(st.sampled_from(MODES))
-    work = math.prod((*batch, *out)) * (gradients.TAPS[mode] ** dims)
+    work = math.prod((*batch, *out)) * (TAPS[mode] ** dims)
     assume(work < 20_000)
     call = backward(
         Maker(dtype, seed=draw(SEEDS)),
@@ -55,6 +56,19 @@ def calls(draw: st.DrawFn, dtype: torch.dtype, dims: int) -> dict[str, Any]:
     for name in ("grad_output", "input"):
         call[name] = draw(ANY_LAYOUT)(call[name])
     call["grid"] = draw(st.sampled_from([Tensor.contiguous, sliced]))(call["grid"])
+    return call
+
+
+@st.composite
+def special_calls(draw: st.DrawFn, dtype: torch.dtype, dims: int) -> dict[str, Any]:
+    """The same, with NaN and infinities, and positions far outside."""
+    call = draw(calls(dtype, dims))
+    for name, values in (("grad_output", SPECIAL), ("input", SPECIAL), ("grid", FAR)):
+        call[name] = call[name].contiguous()
+        flat = call[name].view(-1)
+        for value in draw(st.lists(st.sampled_from(values), max_size=3)):
+            if abs(value) < torch.finfo(dtype).max or not math.isfinite(value):
+                flat[draw(st.integers(0, flat.numel() - 1))] = value
     return call
 
 
@@ -111,7 +125,8 @@ def run(dims: int, call: dict[str, Any], seed: int) -> tuple[Tensor, Tensor]:
 def test_gradients(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
     """Within roundings of float64, the bits of any schedule, and the reference is ATen's."""
     call = data.draw(calls(dtype, dims))
-    with patch.object(gradients, "MANY", data.draw(many)):
+    threads = data.draw(many)
+    with planned_with(*(patch.object(module, "MANY", threads) for module in (gradients, sums))):
         got = run(dims, call, data.draw(SEEDS))
     exact = reference.backward(**wide(call))
     for mine, true, bound in zip(got, exact, bounds(call), strict=True):
@@ -126,13 +141,7 @@ def test_gradients(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
 @given(data=st.data(), dims=st.sampled_from([2, 2, 3]), dtype=st.sampled_from(FLOATING))
 def test_special_values(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
     """NaN, infinities and positions far outside come out as ATen's CUDA kernels give them."""
-    call = data.draw(calls(dtype, dims))
-    for name, values in (("grad_output", SPECIAL), ("input", SPECIAL), ("grid", FAR)):
-        call[name] = call[name].contiguous()
-        flat = call[name].view(-1)
-        for value in data.draw(st.lists(st.sampled_from(values), max_size=3)):
-            if abs(value) < torch.finfo(dtype).max or not math.isfinite(value):
-                flat[data.draw(st.integers(0, flat.numel() - 1))] = value
+    call = data.draw(special_calls(dtype, dims))
     got = run(dims, call, data.draw(SEEDS))
     # In the kernels' own precision: far outside, what it holds of a position picks the pixel.
     exact = reference.backward(**wide(call, dtype if dtype == torch.float64 else torch.float32))
@@ -144,6 +153,29 @@ def test_special_values(data: st.DataObject, dims: int, dtype: torch.dtype) -> N
         assert torch.equal(mine[infinite].double(), true[infinite].double())
         assert not (mine.isinf() & fits & ~infinite).any()
         assert not (got[0].signbit() & (got[0] == 0)).any(), "sums start from +0.0"
+
+
+@given(
+    data=st.data(),
+    dims=st.sampled_from([2, 2, 3]),
+    dtype=st.sampled_from(FLOATING),
+    shared=st.sampled_from([20, 40, 100, 2**14]),
+)
+def test_shared_memory_does_not_change_bits(
+    data: st.DataObject, dims: int, dtype: torch.dtype, shared: int
+) -> None:
+    """A channel whose sums a block adds, or several blocks of a strip each, as added in memory."""
+    call = data.draw(special_calls(dtype, dims))
+    seed = data.draw(SEEDS)
+    with planned_with(patch.object(sums, "FEWEST_BLOCKS", math.inf)):
+        expected = run(dims, call, seed)
+    with planned_with(
+        patch.multiple(sums, FEWEST_BLOCKS=0, MOST_STRIPS=math.inf),
+        patch.object(launch, "most_shared", lambda _: shared),
+    ):
+        got = run(dims, call, seed)
+    for one, other in zip(got, expected, strict=True):
+        assert same_bits(one, other)
 
 
 @pytest.mark.parametrize("mode", MODES)

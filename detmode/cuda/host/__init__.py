@@ -25,6 +25,7 @@ from detmode.cuda.source import Source
 from detmode.cuda.undo import Undo
 
 __all__ = [
+    "MOST_SHARED",
     "Build",
     "DeviceAssert",
     "LaunchError",
@@ -39,6 +40,10 @@ __all__ = [
     "schedule",
     "unavailable",
 ]
+
+
+MOST_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory of a block: what every GPU has."""
 
 
 class LaunchError(RuntimeError):

@@ -136,6 +136,12 @@ struct component {
     if (seen < own && load_relaxed(key) < own) atomicMax(key, own);
   }
 
+  // The same in a block's shared memory.
+  static __device__ __forceinline__ void observe_in_block(int32_t* key, value_t addend) {
+    int32_t own = key_of(addend);
+    if (load_in_block(key) < own) atomicMax(key, own);
+  }
+
   // Sets what an addend adds to the limbs; false, and nothing set, where that is nothing. An
   // infinity or NaN is noted in the first limb at once.
   static __device__ __forceinline__ bool scale(int32_t key, int64_t* limb, value_t addend,
@@ -260,6 +266,18 @@ struct accumulator {
     int64_t *limb = sums + destination * limbs, parts[limbs] = {};
     part::scale(key, limb, addend, headroom, parts);
     ::add_in_warp(limb, parts, together);
+  }
+  // Both for keys and sums in a block's shared memory.
+  static __device__ __forceinline__ void observe_in_block(int32_t* keys, int64_t destination,
+                                                          opmath_type addend) {
+    part::observe_in_block(keys + destination, addend);
+  }
+  static __device__ __forceinline__ void add_in_block(const int32_t* keys, int64_t* sums,
+                                                      int64_t destination, opmath_type addend,
+                                                      int64_t headroom) {
+    int64_t *limb = sums + destination * limbs, parts[limbs];
+    if (!part::scale(keys[destination], limb, addend, headroom, parts)) return;
+    for (int k = 0; k < limbs; ++k) ::add_in_block(limb + k, parts[k]);
   }
   // Whether the destination has met an addend; without one it keeps its bits.
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {

@@ -93,6 +93,11 @@ static __forceinline__ void store_relaxed(T* to, T value) {
 }
 #endif
 
+// The same for a block's shared memory.
+static __device__ __forceinline__ int32_t load_in_block(const int32_t* from) {
+  return *static_cast<const volatile int32_t*>(from);
+}
+
 // 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.
 static __device__ __forceinline__ int64_t atomic_add(int64_t* address, int64_t value) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(address),
@@ -112,4 +117,14 @@ static __device__ __forceinline__ int64_t atomic_min(int64_t* address, int64_t v
 }
 static __device__ __forceinline__ int32_t atomic_min(int32_t* address, int32_t value) {
   return atomicMin(address, value);
+}
+
+// Adds to a sum in a block's shared memory. There GPUs have additions of 32 bits, while one of 64
+// compares and swaps until it succeeds. The halves are added one after the other: which addition
+// carries depends on their order, how many do only on the sum.
+static __device__ __forceinline__ void add_in_block(int64_t* address, int64_t value) {
+  uint32_t* halves = reinterpret_cast<uint32_t*>(address);
+  uint32_t low = static_cast<uint32_t>(value), high = static_cast<uint32_t>(value >> 32);
+  if (low != 0) high += atomicAdd(halves, low) + low < low ? 1 : 0;
+  if (high != 0) atomicAdd(halves + 1, high);
 }

@@ -1,5 +1,6 @@
-// Backward of grid sampling. grad_input: integers that any order adds to the same sum. grad_grid:
-// one thread, or one block's column of threads, owns a sample and adds in a fixed order.
+// Backward of grid sampling. grad_input: integers that any order adds to the same sum, in memory,
+// or in a block's shared memory, with the same bits. grad_grid: one thread, or one block's column
+// of threads, owns a sample and adds in a fixed order.
 //
 // A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
 // what belongs to them, which are contiguous.
@@ -65,6 +66,15 @@ struct Sample {
   }
 };
 
+// What a sample adds to `grad_input` at one of its taps.
+template <typename scalar_t, int dims, int taps, typename T>
+static __device__ __forceinline__ T weighted(const Sample<scalar_t, dims, taps>& sample, int i,
+                                             int j, int k, T gradient) {
+  T weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
+  if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
+  return mul_rn(weight, gradient);
+}
+
 // A thread serves one of `groups` groups of `per_thread` channels of one sample.
 template <typename scalar_t, int dims, int taps>
 __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
@@ -90,12 +100,81 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
       int64_t plane = (image * channels + c) * in.elements();
       sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
         if (!inside) return;
-        auto weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
-        if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
-        auto addend = mul_rn(weight, gradient);
+        auto addend = weighted(sample, i, j, k, gradient);
         observe_or_add<scalar_t>(keys, sums, plane + pixel, addend, headroom);
       });
     }
+  }
+}
+
+constexpr int MOST_THREADS = 1024;
+
+// A block owns a strip of a channel: `strip` of its elements, whose keys and sums are in the
+// block's shared memory. It looks at all samples of the channel twice.
+template <typename scalar_t, int dims, int taps>
+__global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
+    grid_sampler_strips(const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid,
+                        scalar_t* __restrict__ result, int64_t strip, int64_t strips,
+                        extents input_size, extents output_size, extents grad_stride,
+                        extents grid_stride, int64_t padding, bool align_corners,
+                        int64_t headroom) {
+  using sum_t = accumulator<scalar_t>;
+  int64_t* sums = dynamic_shared<int64_t>();
+  int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::limbs);
+  Volume in = along(input_size), out = along(output_size);
+  Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
+  int64_t elements = in.elements(), samples = out.elements(), channels = input_size.c;
+  int64_t parts = input_size.n * channels * strips;
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    int64_t plane = quick_div(part, strips), image = quick_div(plane, channels);
+    int64_t c = plane - image * channels, first = (part - plane * strips) * strip;
+    int32_t owned = static_cast<int32_t>(min_index(strip, elements - first));
+    for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
+      keys[i] = 0;
+      for (int k = 0; k < sum_t::limbs; ++k) sums[i * sum_t::limbs + k] = 0;
+    }
+    __syncthreads();
+    const scalar_t* places = grid + image * grid_stride.n;
+    const scalar_t* gradients = grad_output + image * grad_stride.n + c * grad_stride.c;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int64_t s = threadIdx.x; s < samples; s += blockDim.x) {
+        Volume at = unravelled(s, out);
+        const scalar_t* place = places + at.dot(along(grid_stride));
+        if (strips > 1) {
+          // Most samples miss the strip along the slowest axis, which is the cheapest to see.
+          constexpr int slow = dims - 1;
+          Taps<opmath_t<scalar_t>, taps> axis;
+          find_taps(to_opmath(place[slow * grid_stride.c]),
+                    Axis{in.along[slow], padding, align_corners}, axis);
+          bool meets = false;
+          for (int i = 0; i < taps; ++i) {
+            int64_t pixel = axis.index[i] * in_stride.along[slow];
+            meets |= axis.index[i] >= 0 && pixel < first + owned &&
+                     pixel + in_stride.along[slow] > first;
+          }
+          if (!meets) continue;
+        }
+        Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
+        auto gradient = to_opmath(gradients[at.dot(along(grad_stride))]);
+        sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
+          int64_t own = pixel - first;
+          if (!inside || own < 0 || own >= owned) return;
+          auto addend = weighted(sample, i, j, k, gradient);
+          if (pass == 0) {
+            sum_t::observe_in_block(keys, own, addend);
+          } else {
+            sum_t::add_in_block(keys, sums, own, addend, headroom);
+          }
+        });
+      }
+      __syncthreads();
+    }
+    scalar_t* strip_of_result = result + plane * elements + first;
+    for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
+      strip_of_result[i] = finished_sum<scalar_t>(keys, sums, i, headroom);
+    }
+    __syncthreads();
   }
 }
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import new_empty, new_zeros, planned, sum_in_any_order
+from detmode.cuda import most_shared, new_empty, new_zeros, planned
 from detmode.cuda.checks import check_devices, checks_all
-from detmode.rules.grid_sampler.gradients import BILINEAR, Sampling, plan
+from detmode.rules.grid_sampler.gradients import plan
+from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
 
 ZEROS = 0
 
@@ -116,17 +116,16 @@ def _backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor]:
     check_devices(name, input, grid, grad_output)
-    add, finish, gather = _plan(
+    scatter, gather = _plan(
         name, how, dims, (input.dtype, grid.dtype, grad_output.dtype),
         (input.shape, input.stride()), (grid.shape, grid.stride()),
-        (grad_output.shape, grad_output.stride()),
+        (grad_output.shape, grad_output.stride()), most_shared(input),
     )  # fmt: skip
     asks_for_input, _ = output_mask
     of_input = None
     if asks_for_input:
         of_input = new_empty(input, input.shape)
-        add = partial(add, grad_output=grad_output, grid=grid)
-        sum_in_any_order(of_input, partial(add, sums=None), add, finish)
+        scatter(result=of_input, grad_output=grad_output, grid=grid)
     if gather is None:
         return of_input, new_zeros(grid, grid.shape)
     of_grid = new_empty(grid, grid.shape)

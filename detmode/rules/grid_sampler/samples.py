@@ -65,6 +65,7 @@ _CASES = (
     _deep("grid_only", (1, 2), (1, 2, 4), (3, 2, 2), output_mask=[False] * 2),
     _deep("empty_output", (2, 3), (4, 4, 4), (5, 0, 2), covers="empty"),
     _deep("strided", (1, 2), (1, 2, 4), (2, 3, 4), covers="non_contiguous", form=strided),
+    _deep("many_channels", (5, 13), (3, 2, 2), (2, 3, 2), covers="collisions"),
     _deep("last", (1, 35), (2, 4, 2), (2, 3, 2), covers="channels_last", form=last),
 )
 
