@@ -166,6 +166,11 @@ TARGETS = (
     ),
     Target("the same, memory not filled", None, _steps(whole_steps.UNFILLED)),
     Target(
+        "the same, memory not filled, listed operators alone intercepted",
+        None,
+        _steps(whole_steps.LISTED),
+    ),
+    Target(
         "the same, memory not filled, the GPU's work alone",
         None,
         _steps(whole_steps.UNFILLED, figure="work"),

@@ -1,9 +1,10 @@
 """Whole training steps: without determinism, with PyTorch's flag, and under detmode.
 
 The last two are timed with uninitialised memory filled, as PyTorch's flag does by default, and
-left as it is. On a GPU each is timed twice: as it comes, which is the time of the slower of host
-and GPU, and with the GPU held until the host has queued the step, which is the time of the GPU's
-work. Steps captured in CUDA graphs have no host to wait for.
+left as it is; detmode also where it intercepts listed operators alone. On a GPU each is timed
+twice: as it comes, which is the time of the slower of host and GPU, and with the GPU held until the
+host has queued the step, which is the time of the GPU's work. Steps captured in CUDA graphs have no
+host to wait for.
 """
 
 import dataclasses
@@ -22,7 +23,8 @@ from detmode.environment.settings import deterministic_flag
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"
-SIDES = (PLAIN, "pytorch deterministic", "pytorch deterministic, unfilled", OURS, UNFILLED)
+LISTED = "detmode, unfilled, listed"
+SIDES = (PLAIN, "pytorch deterministic", "pytorch deterministic, unfilled", OURS, UNFILLED, LISTED)
 CAPTURED = (PLAIN, OURS, UNFILLED)
 """The sides that are also captured."""
 LEAD = 1.0
@@ -112,20 +114,24 @@ def _timed(
     return dataclasses.replace(begun, times={**begun.times, **ordered}, work={**begun.work, **work})
 
 
-def _mode(clock: Clock, fill: bool | None = None, seed: int | None = None) -> DeterministicMode:
-    if clock.device.type == "cuda":
-        return DeterministicMode(fill_uninitialized_memory=fill)
-    return DeterministicMode(fill_uninitialized_memory=fill, simulate="cuda", schedule_seed=seed)
+def _mode(
+    clock: Clock, fill: bool | None = None, seed: int | None = None, **how: Any
+) -> DeterministicMode:
+    if clock.device.type != "cuda":
+        how.update(simulate="cuda", schedule_seed=seed)
+    return DeterministicMode(fill_uninitialized_memory=fill, **how)
 
 
 def _sides(clock: Clock) -> dict[str, Around]:
     filled, unfilled = _mode(clock, True), _mode(clock, False)
+    listed = _mode(clock, False, intercept="listed")
     around: tuple[Around, ...] = (
         lambda: deterministic_flag(False),
         lambda: _pytorch(True),
         lambda: _pytorch(False),
         lambda: filled,
         lambda: unfilled,
+        lambda: listed,
     )
     return dict(zip(SIDES, around))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -58,6 +59,17 @@ class Signature:
         if kwargs:
             bound.update(kwargs)
         return bound
+
+
+_signatures = WeakKeyDictionary[torch._ops.OpOverload, Signature]()
+
+
+def signature_of(func: torch._ops.OpOverload) -> Signature:
+    """Return an overload's signature, read once for all modes: that is most of a first call."""
+    found = _signatures.get(func)
+    if found is None:
+        found = _signatures[func] = Signature(func)
+    return found
 
 
 class Call:

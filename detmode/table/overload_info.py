@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.call import Signature, tensors_in
+from detmode.table.call import signature_of, tensors_in
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import FamilyRule
 from detmode.table.variants import out_names, variant_of
@@ -158,7 +158,7 @@ class OverloadInfo:
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
         self.out_names = out_names(func)
-        self.signature = Signature(func)
+        self.signature = signature_of(func)
         self.allocates = schema.name in _ALLOCATIONS
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
