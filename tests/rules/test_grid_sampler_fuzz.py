@@ -15,6 +15,7 @@ from strategies import ANY_LAYOUT, SEEDS, in_schedules, planned_with, same_bits,
 from torch import Tensor
 
 from detmode import DeterministicMode
+from detmode.cuda import strips
 from detmode.rules.grid_sampler import gradients, launch, reference, sums
 from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
 from detmode.rules.grid_sampler.sampling import TAPS
@@ -167,10 +168,11 @@ def test_shared_memory_does_not_change_bits(
     """A channel whose sums a block adds, or several blocks of a strip each, as added in memory."""
     call = data.draw(special_calls(dtype, dims))
     seed = data.draw(SEEDS)
-    with planned_with(patch.object(sums, "FEWEST_BLOCKS", math.inf)):
+    with planned_with(patch.object(strips, "_FEWEST_BLOCKS", math.inf)):
         expected = run(dims, call, seed)
     with planned_with(
-        patch.multiple(sums, FEWEST_BLOCKS=0, MOST_STRIPS=math.inf),
+        patch.object(strips, "_FEWEST_BLOCKS", 0),
+        patch.object(sums, "MOST_STRIPS", math.inf),
         patch.object(launch, "most_shared", lambda _: shared),
     ):
         got = run(dims, call, seed)
