@@ -10,9 +10,9 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import host
+from detmode.cuda import host, strips
 from detmode.cuda.launch import forget_plans
-from detmode.cuda.rows import assign
+from detmode.cuda.rows import assign, sums
 from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
@@ -20,7 +20,7 @@ from detmode.verify import claims
 from detmode.verify.cases import tensors_of
 
 SEEDS = st.integers(0, 2**32 - 1)
-# Which of two kernels runs; None leaves the choice to the shapes.
+# Which of two kernels runs; None for a third one, or for the choice of the shapes.
 WAYS = st.sampled_from([None, True, False])
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
 
@@ -98,9 +98,35 @@ def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[o
 
 @contextmanager
 def assigned_by(elects: bool | None) -> Iterator[None]:
-    """Inside, assignments elect an owner or sort, however few the rows are."""
-    few = None if elects is None else False
-    with chosen(assign, "elects", elects), chosen(assign, "are_few", few):
+    """Inside, assignments elect an owner or sort, however few the rows are.
+
+    With None they choose, and elect owners of planes in shared memory, which has room for few.
+    """
+    ways: tuple[AbstractContextManager[object], ...] = shared_memory(assign)
+    if elects is not None:
+        ways = (
+            patch.object(assign, "elects", lambda *_: elects),
+            patch.multiple(assign, are_few=lambda *_: False, cut_planes=lambda *_: None),
+        )
+    with planned_with(*ways):
+        yield
+
+
+def shared_memory(module: Any) -> tuple[AbstractContextManager[object], ...]:
+    """Patches with which planes are cut into many strips, however few they are."""
+    return (
+        patch.object(strips, "_FEWEST_BLOCKS", 0),
+        patch.multiple(module, most_shared=lambda _: 100, _MOST_STRIPS=math.inf),
+    )
+
+
+@contextmanager
+def added_by(sorts: bool | None) -> Iterator[None]:
+    """Inside, sums are of sorted rows, or of integers, in memory; with None of those in strips."""
+    ways: tuple[AbstractContextManager[object], ...] = shared_memory(sums)
+    if sorts is not None:
+        ways = (patch.object(sums, "cut_planes", lambda *_: None),)
+    with planned_with(patch.object(sums, "sorts_rows", lambda *_: bool(sorts)), *ways):
         yield
 
 

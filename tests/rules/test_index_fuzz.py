@@ -17,6 +17,7 @@ from strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
+    added_by,
     assigned_by,
     chosen,
     in_place_and_not,
@@ -99,7 +100,7 @@ def test_index_add(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, 
     """Sums are exact but for one rounding, in any schedule, in place and not."""
     *arguments, source, to = data.draw(rows(tensors, dtype))
     alpha, layout = data.draw(st.sampled_from([1, 1, 1, -1, 0.3, 3])), data.draw(LAYOUTS)
-    with chosen(sums, "sorts_rows", sorts):
+    with added_by(sorts):
         got = in_place_and_not(
             launch.index_add, *arguments, source, alpha=alpha, seed=seed, layout=layout
         )
@@ -113,7 +114,7 @@ def test_accumulating_index_put(
     """Accumulation is exact but for one rounding, in any schedule, in place and not."""
     self, indices, values, to = data.draw(indexed(tensors, dtype))
     layout = data.draw(LAYOUTS)
-    with chosen(sums, "sorts_rows", sorts):
+    with added_by(sorts):
         got = in_place_and_not(
             launch.index_put, self, indices, values, True, seed=seed, layout=layout
         )
@@ -156,7 +157,7 @@ def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
     self, source = maker.normal(50, 2), maker.normal(4500, 2)
     index = maker.integers(0, spread, 4500)
     for sorts in (True, False):
-        with chosen(sums, "sorts_rows", sorts):
+        with added_by(sorts):
             got = in_schedules(lambda: launch.index_add(self, 0, index, source), seed)
         exact_sums.assert_exact(got, self, torch.arange(100).view(50, 2)[index], source)
 

@@ -16,6 +16,7 @@ from strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
+    added_by,
     assigned_by,
     chosen,
     in_place_and_not,
@@ -86,7 +87,7 @@ def test_sums(
     """Sums and means are exact but for their roundings, in any schedule, in place and not."""
     self, dim, index, src, to, part = data.draw(calls(tensors, dtype))
     arguments, how = (self, dim, index, src), {"include_self": include_self, "seed": seed}
-    with chosen(sums, "sorts_rows", sorts):
+    with added_by(sorts):
         layout = data.draw(LAYOUTS)
         got = in_place_and_not(scatter_reduce, *arguments, reduce, layout=layout, **how)
         if reduce == "sum" and include_self:
@@ -99,7 +100,7 @@ def test_sums(
 def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: float) -> None:
     """Means count it where it is a part of the sum, in each way; other elements stay."""
     self, index = torch.tensor([1.0, 7.0]), torch.tensor([0, 0])
-    with chosen(sums, "sorts_rows", sorts):
+    with added_by(sorts):
         found = scatter_reduce(
             self, 0, index, torch.tensor([2.0, 6.0]), "mean", include_self=include_self
         )

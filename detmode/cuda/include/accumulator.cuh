@@ -230,7 +230,7 @@ template <typename scalar_t>
 struct accumulator {
   using opmath_type = opmath_t<scalar_t>;
   using part = accumulator_detail::component<opmath_type>;
-  static constexpr int limbs = part::limbs;
+  static constexpr int components = 1, limbs = part::limbs;
 
   // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
@@ -301,6 +301,7 @@ struct accumulator {
 template <typename T>
 struct accumulator<complex<T>> {
   using part = accumulator<T>;
+  static constexpr int components = 2, limbs = part::limbs;
 
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
                                                  complex<T> addend) {
@@ -332,6 +333,17 @@ struct accumulator<complex<T>> {
                                                      bool together) {
     part::add_in_warp(key.re, sums, 2 * destination, addend.re, headroom, together);
     part::add_in_warp(key.im, sums, 2 * destination + 1, addend.im, headroom, together);
+  }
+  static __device__ __forceinline__ void observe_in_block(int32_t* keys, int64_t destination,
+                                                          complex<T> addend) {
+    part::observe_in_block(keys, 2 * destination, addend.re);
+    part::observe_in_block(keys, 2 * destination + 1, addend.im);
+  }
+  static __device__ __forceinline__ void add_in_block(const int32_t* keys, int64_t* sums,
+                                                      int64_t destination, complex<T> addend,
+                                                      int64_t headroom) {
+    part::add_in_block(keys, sums, 2 * destination, addend.re, headroom);
+    part::add_in_block(keys, sums, 2 * destination + 1, addend.im, headroom);
   }
   static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
     return part::any(keys, 2 * destination);

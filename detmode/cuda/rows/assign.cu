@@ -66,3 +66,46 @@ __global__ void assign_sorted(const key_t* __restrict__ keys, const int32_t* __r
         source[(outer * rows + order[place]) * inner + column];
   }
 }
+
+// Elements, each with a place in the index, of planes of `shape.size` destinations side by side. A
+// block owns a strip of a plane, and the owners there are in its shared memory.
+template <typename word_t>
+__global__ void __launch_bounds__(1024)
+    assign_strips(const int64_t* __restrict__ index, const word_t* __restrict__ source,
+                  word_t* __restrict__ out, int64_t strip, int64_t strips, row_shape shape) {
+  int32_t* owners = dynamic_shared<int32_t>();
+  constexpr int TOGETHER = 4;
+  int32_t rows = static_cast<int32_t>(shape.rows), threads = blockDim.x;
+  int64_t parts = shape.outer * strips;
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    int64_t plane = quick_div(part, strips), first = (part - plane * strips) * strip;
+    int32_t owned = static_cast<int32_t>(min_index(strip, shape.size - first));
+    for (int32_t i = threadIdx.x; i < owned; i += threads) owners[i] = -1;
+    __syncthreads();
+    const int64_t* places = index + plane * shape.rows;
+    for (int32_t row = threadIdx.x; row < rows; row += TOGETHER * threads) {
+      int64_t positions[TOGETHER];
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k) {
+        positions[k] = position_at(places, min(row + k * threads, rows - 1), shape);
+      }
+#pragma unroll
+      for (int k = 0; k < TOGETHER; ++k) {
+        DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
+        int64_t own = positions[k] - first;
+        int32_t from = min(row + k * threads, rows - 1);
+        if (own >= 0 && own < owned && load_in_block(owners + own) < from) {
+          atomicMax(owners + own, from);
+        }
+      }
+    }
+    __syncthreads();
+    const word_t* own_source = source + plane * shape.rows;
+    word_t* own_out = out + plane * shape.size + first;
+#pragma unroll 4
+    for (int32_t i = threadIdx.x; i < owned; i += threads) {
+      if (owners[i] >= 0) own_out[i] = own_source[owners[i]];
+    }
+    __syncthreads();
+  }
+}

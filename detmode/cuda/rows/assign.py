@@ -1,8 +1,8 @@
 """Assigning rows of a tensor to the destinations that an index names; the last duplicate stays.
 
-Three ways lead there, and give the same bits: one launch in which the thread of each of a few rows
-looks for later ones, an owner elected for each destination, and a stable sort of the index. The
-launches move words of bits and know no dtype.
+Four ways lead there, and give the same bits: one launch in which the thread of each of a few rows
+looks for later ones, an owner elected for each destination, in memory or in a block's shared
+memory, and a stable sort of the index. The launches move words of bits and know no dtype.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, ctype, new_full, planned, stretch
+from detmode.cuda import (
+    Launch,
+    Source,
+    UnsizedLaunch,
+    ctype,
+    most_shared,
+    new_full,
+    planned,
+    stretch,
+)
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import KEYS, Rows, are_few, elects, flat
+from detmode.cuda.rows.shapes import KEYS, Rows, are_few, cut_planes, elects, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
 
 WORDS = {
@@ -29,6 +38,8 @@ WORDS = {
 """By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
 
 _WIDEST = max(WORDS)
+_MOST_STRIPS = 20
+"""Into which a plane is cut at most whose owners are in shared memory: each reads the index."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Moves words, planned by their layout: called with out, index and source."""
@@ -41,6 +52,7 @@ SOURCE = Source(
         *(f"assign_few<{ctype(word)}>" for word in WORDS.values()),
         *(f"assign_owned<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
         *(f"assign_sorted<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
+        *(f"assign_strips<{ctype(word)}>" for word in WORDS.values()),
     ),
 )
 
@@ -63,13 +75,14 @@ def assign_rows(
     # Of both, in bytes: what is seen as words begins at one, in its memory too.
     begins = source.data_ptr() | out.data_ptr()
     begins |= (int(source.storage_offset()) | int(out.storage_offset())) * itemsize
-    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST)
+    shared = 0 if by_row else most_shared(out)
+    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST, shared)
     move(_as_words(out, word), index, _as_words(source, word))
 
 
 @planned
 def _moving(
-    shape: Rows, by_row: bool, unique: bool, itemsize: int, begins: int
+    shape: Rows, by_row: bool, unique: bool, itemsize: int, begins: int, most_shared: int
 ) -> tuple[torch.dtype, Way]:
     """The dtype of the words that move, and what moves them."""
     named = shape if by_row else flat(shape)
@@ -81,6 +94,10 @@ def _moving(
     scalar = ctype(word)
     if not unique and by_row and are_few(in_words):
         return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
+    cut = None if unique or by_row else cut_planes(shape, 4, most_shared, _MOST_STRIPS)
+    if cut is not None:
+        strips = _strips(f"assign_strips<{scalar}>", cut.threads, cut.shared)
+        return word, partial(_move, strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape))
     if unique or elects(named):
         # Without an index for each row, words are elements.
         in_words = in_words if by_row else shape
@@ -99,6 +116,11 @@ def _moving(
 @planned
 def _unsized(entry: str, **numbers: bool | None) -> UnsizedLaunch:
     return UnsizedLaunch(SOURCE, entry, ("n", "shape"), **numbers)
+
+
+@planned
+def _strips(entry: str, threads: int, shared: int) -> UnsizedLaunch:
+    return UnsizedLaunch(SOURCE, entry, ("strip", "strips", "shape"), threads, shared)
 
 
 def _move(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:

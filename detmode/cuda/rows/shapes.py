@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import torch
 
+from detmode.cuda import index_ctype
+from detmode.cuda.strips import Strips, strips_of
+
 PIECE = 64
 """Rows that one thread adds one after the other; the same number as in sums.cu."""
 
@@ -39,6 +42,9 @@ CROWDED_COLUMNS = 4
 
 KEYS = ("int32_t", "int64_t")
 """The types of positions in CUDA code: of sorted ones, and of owners."""
+
+MOST_EMPTY = 16
+"""Destinations for each element up to which it is worth it that a block looks at all of its own."""
 
 FILLED = 1 << 24
 """Owners that are filled in less time than the launches of a sort take."""
@@ -140,6 +146,21 @@ def are_wide(shape: Rows, dtype: torch.dtype) -> bool:
     """
     run = shape.inner * dtype.itemsize
     return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED
+
+
+def cut_planes(shape: Rows, each: int, most_shared: int, most_strips: int) -> Strips | None:
+    """Return the strips of planes of which blocks collect elements in shared memory, or None.
+
+    Args:
+        shape: in which each element has an index.
+        each: bytes of shared memory for a destination.
+        most_shared: bytes of it that a block may have.
+        most_strips: of a plane, into which it is worth it: each reads all of the plane's index.
+    """
+    _, rows, inner, size, _ = shape
+    if inner != 1 or size > MOST_EMPTY * rows or index_ctype(rows) != "int32_t":
+        return None
+    return strips_of(shape.outer, size, each, most_shared, most_strips)
 
 
 def elects(shape: Rows) -> bool:

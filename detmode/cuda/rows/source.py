@@ -34,7 +34,7 @@ SOURCE = Source(
         "index_put_linearize",
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
-            for kernel in ("admit_self", "finish")
+            for kernel in ("admit_self", "finish", "strips")
             for dtype in FLOATING + COMPLEX
         ),
         *(

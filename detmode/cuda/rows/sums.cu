@@ -1,7 +1,8 @@
 // Sums and products of rows by destination: index_add, index_put(accumulate=True), index_reduce,
 // scatter_add, scatter_reduce.
 //
-// Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish), and
+// Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish, or
+// strips for all at once), and
 // rows sorted by destination and added up piece by piece (sorted_rows or wide_rows, sorted_carries;
 // few_rows where there is one piece). Products go the second way.
 #include "accumulator.cuh"
@@ -148,6 +149,83 @@ __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t
       opmath_t<scalar_t> sum = accumulator<scalar_t>::finish_opmath(keys, sums, i, headroom);
       out[i] = from_opmath<scalar_t>(quotient(sum, counts[i] + (include_self ? 1 : 0)));
     }
+  }
+}
+
+// All of these at once, for elements, each with a place in the index, of planes of `shape.size`
+// destinations side by side. A block owns a strip of a plane, whose keys and sums are in its shared
+// memory, and behind them the counts for a mean.
+template <typename scalar_t>
+__global__ void __launch_bounds__(1024)
+    index_add_strips(const int64_t* __restrict__ index, const scalar_t* __restrict__ source,
+                     scalar_t* __restrict__ out, int64_t strip, int64_t strips, row_shape shape,
+                     bool include_self, bool mean, bool scaled, double re, double im,
+                     int64_t headroom) {
+  using sum_t = accumulator<scalar_t>;
+  constexpr int TOGETHER = 4;
+  int64_t* sums = dynamic_shared<int64_t>();
+  int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::components * sum_t::limbs);
+  int32_t* counts = keys + strip * sum_t::components;
+  int32_t rows = static_cast<int32_t>(shape.rows), threads = blockDim.x;
+  int64_t parts = shape.outer * strips;
+  for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
+    int64_t plane = quick_div(part, strips), first = (part - plane * strips) * strip;
+    int32_t owned = static_cast<int32_t>(min_index(strip, shape.size - first));
+    for (int32_t i = threadIdx.x; i < owned * sum_t::components; i += threads) {
+      keys[i] = 0;
+      for (int k = 0; k < sum_t::limbs; ++k) sums[i * sum_t::limbs + k] = 0;
+    }
+    for (int32_t i = threadIdx.x; mean && i < owned; i += threads) counts[i] = 0;
+    __syncthreads();
+    const int64_t* places = index + plane * shape.rows;
+    const scalar_t* own_source = source + plane * shape.rows;
+    scalar_t* own_out = out + plane * shape.size + first;
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int32_t row = threadIdx.x; row < rows; row += TOGETHER * threads) {
+        int64_t positions[TOGETHER];
+        scalar_t values[TOGETHER];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; ++k) {
+          int32_t place = min(row + k * threads, rows - 1);
+          positions[k] = position_at(places, place, shape);
+          values[k] = own_source[place];
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; ++k) {
+          if (row + k * threads >= rows) break;
+          DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
+          int64_t own = positions[k] - first;
+          if (own < 0 || own >= owned) continue;
+          auto value = addend(values[k], scaled, re, im);
+          if (pass == 0) {
+            sum_t::observe_in_block(keys, own, value);
+          } else {
+            sum_t::add_in_block(keys, sums, own, value, headroom);
+            if (mean) atomicAdd(counts + own, 1);
+          }
+        }
+      }
+      __syncthreads();
+      if (pass == 1) break;
+      for (int32_t i = threadIdx.x; i < owned; i += threads) {
+        if (!sum_t::any(keys, i)) continue;
+        auto value = include_self ? to_opmath(own_out[i]) : opmath_t<scalar_t>(0);
+        sum_t::observe_in_block(keys, i, value);
+        sum_t::add_in_block(keys, sums, i, value, headroom);
+      }
+      __syncthreads();
+    }
+    for (int32_t i = threadIdx.x; i < owned; i += threads) {
+      if (!sum_t::any(keys, i)) continue;
+      if (!mean) {
+        own_out[i] = sum_t::finish(keys, sums, i, headroom);
+      } else {
+        opmath_t<scalar_t> sum = sum_t::finish_opmath(keys, sums, i, headroom);
+        own_out[i] = from_opmath<scalar_t>(quotient(sum, counts[i] + (include_self ? 1 : 0)));
+      }
+    }
+    __syncthreads();
   }
 }
 

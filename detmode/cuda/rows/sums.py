@@ -17,6 +17,7 @@ from detmode.cuda import (
     Launch,
     UnsizedLaunch,
     ctype,
+    most_shared,
     new_empty,
     new_zeros,
     planned,
@@ -31,6 +32,7 @@ from detmode.cuda.rows.shapes import (
     Rows,
     are_few,
     are_wide,
+    cut_planes,
     flat,
     parts_of,
     sorts_rows,
@@ -46,6 +48,9 @@ TURNS = 16
 """Elements of a thread at most."""
 MOST = 2**18
 """Threads from which each may have more elements: a GPU holds as many at once."""
+
+_MOST_STRIPS = 6
+"""Into which a plane is cut at most whose sums are in shared memory: each reads all addends."""
 
 Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
@@ -79,7 +84,8 @@ def add_rows(
     scale = None if alpha == 1 else (float(alpha.real).hex(), float(alpha.imag).hex())
     by_row = index.numel() == shape.rows
     offsets = source.data_ptr() % AT_ONCE, out.data_ptr() % AT_ONCE
-    _sums(shape, out.dtype, by_row, offsets, include_self, mean, scale)(out, index, source)
+    shared = 0 if by_row else most_shared(out)
+    _sums(shape, out.dtype, by_row, offsets, include_self, mean, scale, shared)(out, index, source)
 
 
 def multiply_rows(
@@ -108,6 +114,7 @@ def _sums(
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
+    most_shared: int,
 ) -> Way:
     """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0.
 
@@ -123,13 +130,35 @@ def _sums(
             width = 1
         return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
     components, words = parts_of(dtype)
+    each, bits = components * (4 + 8 * words) + 4 * mean, (shape.rows + 1).bit_length()
+    cut = None if by_row else cut_planes(shape, each, most_shared, _MOST_STRIPS)
+    if cut is not None:
+        strips = _strips(dtype, include_self, mean, scale, cut.threads, cut.shared)
+        launch = strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape, bits)
+        return partial(_reduce_at_once, launch)
     crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if shape.addends >= MANY else 1
     launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
-    n, bits = shape.destinations, (shape.rows + 1).bit_length()
+    n = shape.destinations
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
     # More turns than one where enough threads are left.
     threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))
     return partial(_add_integers, launches, shape, shape.addends, threads, n, bits, sizes, mean)
+
+
+@planned
+def _strips(
+    dtype: torch.dtype,
+    include_self: bool,
+    mean: bool,
+    scale: tuple[str, str] | None,
+    threads: int,
+    shared: int,
+) -> UnsizedLaunch:
+    """The launch of sums in shared memory."""
+    return UnsizedLaunch(
+        SOURCE, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
+        threads, shared, include_self=include_self, mean=mean, **_scaled(scale),
+    )  # fmt: skip
 
 
 def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
@@ -250,10 +279,10 @@ def _by_rows(
         launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
         return partial(_reduce_sorted, launches, row, shape, named)
     launch = _few(row.name, row.width, named is shape, include_self, mean, scale)
-    return partial(_reduce_few, launch.of_threads(named.addends // row.width, shape))
+    return partial(_reduce_at_once, launch.of_threads(named.addends // row.width, shape))
 
 
-def _reduce_few(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
+def _reduce_at_once(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
     launch(index=index, source=source, out=out)
 
 

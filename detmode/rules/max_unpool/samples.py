@@ -72,6 +72,7 @@ SAMPLES = Samples(
     cases=(
         _two("few", [2, 3, 4, 5], [8, 10], 9, **_every),
         _three("few", [2, 3, 2, 3, 2], [4, 6, 4], 9, **_every),
+        _two("many_channels", [70, 3, 4], [4, 5], **_sums),
         _two("one_destination", [2, 30, 10], [4, 4], 1, **_sums),
         _three("one_destination", [2, 9, 5, 5], [4, 4, 4], 1, **_sums),
         sample("overlapping_windows", _pooled, "collisions", op=TWO, dtypes=_FEW),

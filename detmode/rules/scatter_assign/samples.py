@@ -42,6 +42,7 @@ SAMPLES = Samples(
         *scatters(_case),
         _case("few_places", lambda m: scattered(m, [4, 9], 0, [30, 9], spread=2), "collisions"),
         _every("few_of_many", lambda m: scattered(m, [9, 300], 1, [9, 4], spread=3)),
+        _every("many_rows", lambda m: scattered(m, [66, 5], 1, [66, 9]), "collisions"),
         _case("smaller_last", lambda m: scattered(m, [5, 6], 1, [3, 20]), "collisions"),
         _every("expanded", lambda m: scattered_rows(m, [9, 40], 0, 70), "collisions"),
         _case("expanded_few", lambda m: scattered_rows(m, [900, 5], 0, 30, 4), "collisions"),

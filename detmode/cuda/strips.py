@@ -1,0 +1,65 @@
+"""Planes of a tensor whose elements blocks collect in shared memory, a strip of a plane each.
+
+A block looks at all that is added or assigned to its plane, and takes what meets its strip.
+Integers that any order adds to the same sum, or of which any order finds the same largest, have
+the same bits there as in memory: the choice, which depends on the GPU, changes none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Strips", "strips_of"]
+
+_FEWEST_BLOCKS = 64
+"""From which a GPU has more to do than in memory, where more threads are at work."""
+_MOST_BLOCKS = 1 << 16
+_SHARES = 4, 2, 1
+"""How many blocks may share a multiprocessor's memory, and its threads."""
+_RESERVED = 1024
+"""Bytes of shared memory that a GPU takes for itself, for each block."""
+
+
+class Strips(NamedTuple):
+    """A launch.
+
+    Args:
+        blocks: of the launch, which take turns if there are more strips.
+        threads: of a block.
+        shared: bytes of shared memory of a block.
+        strip: elements of a strip; the last one of a plane may have fewer.
+        strips: of each plane.
+    """
+
+    blocks: int
+    threads: int
+    shared: int
+    strip: int
+    strips: int
+
+
+def strips_of(
+    planes: int, size: int, each: int, most_shared: int, most_strips: int, most_threads: int = 1024
+) -> Strips | None:
+    """Cut planes into strips, as few as possible.
+
+    Args:
+        planes: their number.
+        size: elements of each, more than none.
+        each: bytes of shared memory for an element.
+        most_shared: bytes that a block may have.
+        most_strips: of a plane, into which it is worth it.
+        most_threads: of a block.
+
+    Returns:
+        The launch; None where memory is better: for many strips, and for few blocks.
+    """
+    strips = -(-size // (most_shared // each))
+    if strips > most_strips or planes * strips < _FEWEST_BLOCKS:
+        return None
+    strip = -(-size // strips)
+    for share in _SHARES:
+        shared = (most_shared + _RESERVED) // share - _RESERVED
+        if strip * each <= shared:
+            break
+    return Strips(min(planes * strips, _MOST_BLOCKS), most_threads // share, shared, strip, strips)
