@@ -131,8 +131,7 @@ struct component {
 
   // `seen`: what the key was, or less. A stale read only costs an atomic that changes nothing; most
   // addends of a crowded destination need none, if they ask again.
-  static __device__ __forceinline__ void observe(int32_t* key, value_t addend, int32_t seen) {
-    int32_t own = key_of(addend);
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t own, int32_t seen) {
     if (seen < own && load_relaxed(key) < own) atomicMax(key, own);
   }
 
@@ -235,7 +234,7 @@ struct accumulator {
   // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
                                                  opmath_type addend) {
-    part::observe(keys + destination, addend, accumulator_detail::NO_ADDEND);
+    raise(keys, destination, part::key_of(addend));
   }
   // The same in two steps, so that the reads of several addends are in flight together.
   using key_t = int32_t;
@@ -244,15 +243,33 @@ struct accumulator {
   }
   static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
                                                  opmath_type addend, key_t seen) {
-    part::observe(keys + destination, addend, seen);
+    part::raise(keys + destination, part::key_of(addend), seen);
   }
   static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
                                              int64_t destination, opmath_type addend,
                                              int64_t headroom) {
-    int64_t *limb = sums + destination * limbs, parts[limbs];
-    if (!part::scale(keys[destination], limb, addend, headroom, parts)) return;
+    int64_t parts[limbs];
+    set_parts(keys, sums, destination, addend, headroom, parts);
+    add_parts(sums, destination, parts);
+  }
+  // Both with a step in between, in which what threads have for one destination can be joined: the
+  // largest of their keys, the sum of their parts.
+  static __device__ __forceinline__ int32_t key_of(opmath_type addend) {
+    return part::key_of(addend);
+  }
+  static __device__ __forceinline__ void raise(int32_t* keys, int64_t destination, int32_t own) {
+    part::raise(keys + destination, own, accumulator_detail::NO_ADDEND);
+  }
+  static __device__ __forceinline__ void set_parts(const int32_t* keys, int64_t* sums,
+                                                   int64_t destination, opmath_type addend,
+                                                   int64_t headroom, int64_t (&parts)[limbs]) {
+    for (int k = 0; k < limbs; ++k) parts[k] = 0;
+    part::scale(keys[destination], sums + destination * limbs, addend, headroom, parts);
+  }
+  static __device__ __forceinline__ void add_parts(int64_t* sums, int64_t destination,
+                                                   const int64_t (&parts)[limbs]) {
     for (int k = 0; k < limbs; ++k) {
-      if (parts[k] != 0) atomic_add(limb + k, parts[k]);
+      if (parts[k] != 0) atomic_add(sums + destination * limbs + k, parts[k]);
     }
   }
   // As add, with the destination's key; where `together` holds, all threads of a warp call it at

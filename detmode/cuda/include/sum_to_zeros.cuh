@@ -16,6 +16,47 @@ static __device__ __forceinline__ void observe_or_add(int32_t* keys, int64_t* su
   }
 }
 
+// The same for two addends of each thread, -1 where one has no destination. Where the second one's
+// destination is the first one's of the next thread, that thread adds both: half of the atomics of
+// a smooth image. `together` holds where all threads of a warp call it at once, for all of them.
+template <typename scalar_t>
+static __device__ __forceinline__ void observe_or_add_pair(int32_t* keys, int64_t* sums,
+                                                           const int64_t (&destinations)[2],
+                                                           const opmath_t<scalar_t> (&addends)[2],
+                                                           int64_t headroom, bool together) {
+  using sum_t = accumulator<scalar_t>;
+  constexpr unsigned int everyone = 0xffffffffu;
+  bool gives = false, takes = false;
+  if (together) {
+    int lane = static_cast<int>(threadIdx.x) % WARP;
+    int64_t next = __shfl_down_sync(everyone, destinations[0], 1);
+    gives = lane < WARP - 1 && destinations[1] >= 0 && destinations[1] == next;
+    takes = __shfl_up_sync(everyone, gives ? 1 : 0, 1) != 0 && lane > 0;
+  }
+  bool has[2] = {destinations[0] >= 0, destinations[1] >= 0};
+  if (sums == nullptr) {
+    int32_t own[2];
+    for (int i = 0; i < 2; ++i) own[i] = has[i] ? sum_t::key_of(addends[i]) : 0;
+    if (together) {
+      int32_t before = __shfl_up_sync(everyone, own[1], 1);
+      if (takes && before > own[0]) own[0] = before;
+    }
+    if (has[0]) sum_t::raise(keys, destinations[0], own[0]);
+    if (has[1] && !gives) sum_t::raise(keys, destinations[1], own[1]);
+    return;
+  }
+  int64_t parts[2][sum_t::limbs] = {};
+  for (int i = 0; i < 2; ++i) {
+    if (has[i]) sum_t::set_parts(keys, sums, destinations[i], addends[i], headroom, parts[i]);
+  }
+  for (int k = 0; together && k < sum_t::limbs; ++k) {
+    int64_t before = __shfl_up_sync(everyone, parts[1][k], 1);
+    if (takes) parts[0][k] += before;
+  }
+  if (has[0]) sum_t::add_parts(sums, destinations[0], parts[0]);
+  if (has[1] && !gives) sum_t::add_parts(sums, destinations[1], parts[1]);
+}
+
 // ATen adds to zeros: an element without an addend is 0.0, and so is one whose addends are -0.0.
 template <typename scalar_t>
 static __device__ __forceinline__ scalar_t finished_sum(const int32_t* keys, const int64_t* sums,

@@ -51,17 +51,29 @@ struct Sample {
   // visit(i, j, k, inside, position): taps of x, y and z; `position` says which element it is.
   template <typename Visit>
   __device__ __forceinline__ void each(const Volume& stride, Visit visit) const {
+    each_row([&](int j, int k) {
+#pragma unroll
+      for (int i = 0; i < taps; ++i) {
+        visit(i, j, k, inside(i, j, k), pixel(i, j, k, stride));
+      }
+    });
+  }
+
+  __device__ __forceinline__ bool inside(int i, int j, int k) const {
+    return x.index[i] >= 0 && y.index[j] >= 0 && z.index[k] >= 0;
+  }
+  __device__ __forceinline__ int64_t pixel(int i, int j, int k, const Volume& stride) const {
+    return Volume{{x.index[i], y.index[j], z.index[k]}}.dot(stride);
+  }
+
+  // visit(j, k): taps of y and z.
+  template <typename Visit>
+  __device__ __forceinline__ void each_row(Visit visit) const {
     // The 16 and 64 taps of cubic are too many to unroll: four are.
 #pragma unroll(depth < 4 ? depth : 1)
     for (int k = 0; k < depth; ++k) {
 #pragma unroll(taps < 4 ? taps : 1)
-      for (int j = 0; j < taps; ++j) {
-#pragma unroll
-        for (int i = 0; i < taps; ++i) {
-          bool inside = x.index[i] >= 0 && y.index[j] >= 0 && z.index[k] >= 0;
-          visit(i, j, k, inside, Volume{{x.index[i], y.index[j], z.index[k]}}.dot(stride));
-        }
-      }
+      for (int j = 0; j < taps; ++j) visit(j, k);
     }
   }
 };
@@ -95,13 +107,30 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
     Sample<scalar_t, dims, taps> sample(grid + image * grid_stride.n + at.dot(along(grid_stride)),
                                         grid_stride.c, in, padding, align_corners);
     const scalar_t* gradients = grad_output + image * grad_stride.n + at.dot(along(grad_stride));
+    // The lanes of a warp go through as many channels if they are of one slice.
+    bool together = taps == 2 && thread < threads / WARP * WARP;
+    if (together) together = __all_sync(0xffffffffu, slice == __shfl_sync(0xffffffffu, slice, 0));
     for (int64_t c = begin; c < end; ++c) {
       auto gradient = to_opmath(gradients[c * grad_stride.c]);
       int64_t plane = (image * channels + c) * in.elements();
-      sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
-        if (!inside) return;
-        auto addend = weighted(sample, i, j, k, gradient);
-        observe_or_add<scalar_t>(keys, sums, plane + pixel, addend, headroom);
+      sample.each_row([&](int j, int k) {
+        opmath_t<scalar_t> addends[taps];
+        int64_t destinations[taps];
+#pragma unroll
+        for (int i = 0; i < taps; ++i) {
+          bool inside = sample.inside(i, j, k);
+          destinations[i] = inside ? plane + sample.pixel(i, j, k, in_stride) : -1;
+          addends[i] = weighted(sample, i, j, k, gradient);
+        }
+        if constexpr (taps == 2) {
+          observe_or_add_pair<scalar_t>(keys, sums, destinations, addends, headroom, together);
+        } else {
+#pragma unroll
+          for (int i = 0; i < taps; ++i) {
+            if (destinations[i] < 0) continue;
+            observe_or_add<scalar_t>(keys, sums, destinations[i], addends[i], headroom);
+          }
+        }
       });
     }
   }
