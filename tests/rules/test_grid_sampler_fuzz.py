@@ -167,7 +167,28 @@ def test_shared_memory_does_not_change_bits(
 ) -> None:
     """A channel whose sums a block adds, or several blocks of a strip each, as added in memory."""
     call = data.draw(special_calls(dtype, dims))
-    seed = data.draw(SEEDS)
+    assert_same_in_shared_memory(dims, call, shared, data.draw(SEEDS))
+
+
+@given(data=st.data(), dims=st.sampled_from([2, 3]), dtype=st.sampled_from(FLOATING), seed=SEEDS)
+def test_neighbours_share_pixels(
+    data: st.DataObject, dims: int, dtype: torch.dtype, seed: int
+) -> None:
+    """Where the taps of neighbouring samples meet, as nearly all of a smooth grid's do, a thread
+    adds its neighbour's in memory: the largest exponent may be that one's.
+    """
+    sizes = [40, *[3] * (dims - 1)][::-1]
+    call = backward(Maker(dtype, seed=seed), (1, 2), sizes, sizes, smooth=True)
+    exponents = Maker(torch.float32, seed=seed).integers(-14, 14, *call["grad_output"].shape)
+    call["grad_output"] *= torch.exp2(exponents)
+    flat = call["grad_output"].view(-1)
+    for value in data.draw(st.lists(st.sampled_from(SPECIAL), max_size=3)):
+        flat[data.draw(st.integers(0, len(flat) - 1))] = value
+    assert_same_in_shared_memory(dims, call, 2**14, seed)
+
+
+def assert_same_in_shared_memory(dims: int, call: dict[str, Any], shared: int, seed: int) -> None:
+    """The gradients have the same bits if blocks with so many bytes add the sums."""
     with planned_with(patch.object(strips, "_FEWEST_BLOCKS", math.inf)):
         expected = run(dims, call, seed)
     with planned_with(

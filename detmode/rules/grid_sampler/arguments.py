@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,13 +36,14 @@ def grid_of(
 
 
 def near_identity(m: Maker, size: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """The identity's grid, each position moved by less than two pixels, as a motion field does."""
+    """The identity's grid, moved by up to two pixels, neighbours alike, as a motion field does."""
     lines = [torch.linspace(-1, 1, length, dtype=torch.float64) for length in shape[1:]]
-    axes = torch.meshgrid(*lines, indexing="ij")
-    moved = [
-        axis.to(m.device) + m.integers(-31, 32, *shape).double() / 8 / pixels
-        for axis, pixels in zip(axes, size)
-    ]
+    axes = [axis.to(m.device) for axis in torch.meshgrid(*lines, indexing="ij")]
+    images = shape[0], *(1,) * len(axes)
+    moved = []
+    for axis, pixels in zip(axes, size):
+        phase = m.integers(0, 64, *images).double() * (math.pi / 32)
+        moved.append(axis + torch.sin(math.pi * sum(axes) + phase) * (4 / pixels))
     return torch.stack(moved[::-1], -1).to(m.dtype)
 
 
