@@ -56,16 +56,12 @@ struct paired_product {
     T product = mul_rn(significand, x.significand);
     T lost = fma_rn(significand, x.significand, -product);
     lost = fma_rn(significand, x.low, fma_rn(low, x.significand, lost));
-    // No branch: among the products of a warp's threads one nearly always leaves the range. A zero,
-    // an infinity or a NaN has no rest, and any exponent.
-    constexpr int up = exponent_limit<T> / 3, down = exponent_limit<T> / 2;
-    bool small = fabs(product) < power_of_two<T>(-(exponent_limit<T> / 6));
-    bool large = fabs(product) >= power_of_two<T>(up);
-    T scale = small ? power_of_two<T>(up) : large ? power_of_two<T>(-down) : T(1);
-    int carry = small ? -up : large ? down : 0;
-    product = mul_rn(product, scale);
-    lost = has_no_exponent(product) ? T(0) : mul_rn(lost, scale);
-    return paired_product{product, lost, exponent + x.exponent + carry};
+    int64_t sum = exponent + x.exponent;
+    if (is_significand(product)) return paired_product{product, lost, sum};
+    if (has_no_exponent(product)) return paired_product{product, T(0), 0};
+    int carry = exponent_of(product);
+    return paired_product{significand_of(product), mul_rn(lost, power_of_two<T>(-carry)),
+                          sum + carry};
   }
   template <typename scalar_t>
   __device__ __forceinline__ scalar_t result() const {
