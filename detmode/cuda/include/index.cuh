@@ -98,6 +98,15 @@ static __device__ __forceinline__ int32_t load_in_block(const int32_t* from) {
   return *static_cast<const volatile int32_t*>(from);
 }
 
+// Begins to read what a thread will read soon.
+static __device__ __forceinline__ void prefetch(const void* address) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L1 [%0];" : : "l"(global_address(address)));
+#else
+  (void)address;
+#endif
+}
+
 // 64-bit integer atomics under one name; CUDA declares most of them for unsigned types only.
 static __device__ __forceinline__ int64_t atomic_add(int64_t* address, int64_t value) {
   return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(address),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 from detmode.cuda import UnsizedLaunch, ctype, planned
-from detmode.cuda.rows.extents import sizes_of, strides_of
+from detmode.cuda.rows.extents import sizes_of, step_of, strides_of
 from detmode.rules.grid_sampler.checks import check_how, matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
 from detmode.rules.grid_sampler.sums import MANY, plan_sums
@@ -58,8 +58,13 @@ def plan(
     samples = n * per_image
     # The coordinates are the grid's channels.
     of_image, *of_places, of_coordinates = grid[1]
-    grid_stride = strides_of((of_image, of_coordinates, *of_places))
-    extents = sizes_of(input[0]), sizes_of(grad[0]), strides_of(grad[1]), grid_stride
+    strides: list[tuple[int, ...]]
+    strides = [strides_of(grad[1]), strides_of((of_image, of_coordinates, *of_places))]
+    steps = [step_of(places, each[-dims:]) for each in strides]
+    flat = None not in steps
+    if flat:
+        strides = [(*each[:-1], step or 0) for each, step in zip(strides, steps)]
+    extents = sizes_of(input[0]), sizes_of(grad[0]), *strides, flat
     dtype = dtypes[0]
     scatter = plan_sums(how, dims, dtype, n, channels, prod(sizes), per_image, extents, most_shared)
     gather = None
@@ -68,9 +73,8 @@ def plan(
         blocks = -(-samples * runs // THREADS)
         # Of two numbers, min takes several times as long.
         blocks = blocks if blocks < 2**16 else 2**16
-        strides, run = strides_of(input[1]), -(-channels // runs)
-        unsized = _gathering(how, dims, dtype, runs)
-        gather = partial(unsized.launch_blocks, blocks, run, *extents, strides)
+        unsized, run = _gathering(how, dims, dtype, runs), -(-channels // runs)
+        gather = partial(unsized.launch_blocks, blocks, run, *extents, strides_of(input[1]))
     return scatter, gather
 
 

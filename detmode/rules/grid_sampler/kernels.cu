@@ -28,6 +28,13 @@ static __device__ __forceinline__ Volume unravelled(int64_t i, const Volume& siz
   return Volume{{i - row * size.along[0], row - frame * size.along[1], frame}};
 }
 
+// How far sample i of an output lies from its first one. Where the output is `flat`, the stride
+// along w leads from each sample to the next.
+static __device__ __forceinline__ int64_t offset_of(int64_t i, const extents& size,
+                                                    const extents& stride, bool flat) {
+  return flat ? i * stride.w : unravelled(i, along(size)).dot(along(stride));
+}
+
 // The taps of the sample whose coordinates begin at `grid`. A missing axis has one tap.
 template <typename scalar_t, int dims, int taps>
 struct Sample {
@@ -93,8 +100,8 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
                                      const scalar_t* __restrict__ grid, int32_t* keys,
                                      int64_t* sums, int64_t groups, int64_t per_thread,
                                      extents input_size, extents output_size, extents grad_stride,
-                                     extents grid_stride, int64_t padding, bool align_corners,
-                                     int64_t headroom) {
+                                     extents grid_stride, bool flat, int64_t padding,
+                                     bool align_corners, int64_t headroom) {
   Volume in = along(input_size), out = along(output_size);
   Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
   int64_t n = input_size.n, channels = input_size.c;
@@ -103,10 +110,12 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
     int64_t slice = quick_div(thread, samples), image = quick_div(slice, groups);
     int64_t begin = (slice - image * groups) * per_thread;
     int64_t end = min_index(begin + per_thread, channels);
-    Volume at = unravelled(thread - slice * samples, out);
-    Sample<scalar_t, dims, taps> sample(grid + image * grid_stride.n + at.dot(along(grid_stride)),
-                                        grid_stride.c, in, padding, align_corners);
-    const scalar_t* gradients = grad_output + image * grad_stride.n + at.dot(along(grad_stride));
+    int64_t s = thread - slice * samples;
+    const scalar_t* place =
+        grid + image * grid_stride.n + offset_of(s, output_size, grid_stride, flat);
+    Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
+    const scalar_t* gradients =
+        grad_output + image * grad_stride.n + offset_of(s, output_size, grad_stride, flat);
     // The lanes of a warp go through as many channels if they are of one slice.
     bool together = taps == 2 && thread < threads / WARP * WARP;
     if (together) together = __all_sync(0xffffffffu, slice == __shfl_sync(0xffffffffu, slice, 0));
@@ -145,61 +154,74 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     grid_sampler_strips(const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid,
                         scalar_t* __restrict__ result, int64_t strip, int64_t strips,
                         extents input_size, extents output_size, extents grad_stride,
-                        extents grid_stride, int64_t padding, bool align_corners,
+                        extents grid_stride, bool flat, int64_t padding, bool align_corners,
                         int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
   int64_t* sums = dynamic_shared<int64_t>();
   int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::limbs);
-  Volume in = along(input_size), out = along(output_size);
-  Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
-  int64_t elements = in.elements(), samples = out.elements(), channels = input_size.c;
-  int64_t parts = input_size.n * channels * strips;
+  Volume in = along(input_size);
+  // A channel of few strips has few elements.
+  int32_t width = static_cast<int32_t>(input_size.w);
+  int32_t frame = width * static_cast<int32_t>(input_size.h);
+  int64_t elements = in.elements(), samples = along(output_size).elements();
+  int64_t channels = input_size.c, parts = input_size.n * channels * strips;
   for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
     int64_t plane = quick_div(part, strips), image = quick_div(plane, channels);
-    int64_t c = plane - image * channels, first = (part - plane * strips) * strip;
+    int64_t c = plane - image * channels;
+    int32_t first = static_cast<int32_t>((part - plane * strips) * strip);
     int32_t owned = static_cast<int32_t>(min_index(strip, elements - first));
+    const scalar_t* places = grid + image * grid_stride.n;
+    const scalar_t* gradients = grad_output + image * grad_stride.n + c * grad_stride.c;
+    if (threadIdx.x < samples) {
+      prefetch(places + offset_of(threadIdx.x, output_size, grid_stride, flat));
+      prefetch(gradients + offset_of(threadIdx.x, output_size, grad_stride, flat));
+    }
+#pragma unroll 4
     for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
       keys[i] = 0;
       for (int k = 0; k < sum_t::limbs; ++k) sums[i * sum_t::limbs + k] = 0;
     }
     __syncthreads();
-    const scalar_t* places = grid + image * grid_stride.n;
-    const scalar_t* gradients = grad_output + image * grad_stride.n + c * grad_stride.c;
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t s = threadIdx.x; s < samples; s += blockDim.x) {
-        Volume at = unravelled(s, out);
-        const scalar_t* place = places + at.dot(along(grid_stride));
+        const scalar_t* place = places + offset_of(s, output_size, grid_stride, flat);
         if (strips > 1) {
           // Most samples miss the strip along the slowest axis, which is the cheapest to see.
           constexpr int slow = dims - 1;
+          int32_t step = dims == 3 ? frame : width;
           Taps<opmath_t<scalar_t>, taps> axis;
           find_taps(to_opmath(place[slow * grid_stride.c]),
                     Axis{in.along[slow], padding, align_corners}, axis);
           bool meets = false;
           for (int i = 0; i < taps; ++i) {
-            int64_t pixel = axis.index[i] * in_stride.along[slow];
-            meets |= axis.index[i] >= 0 && pixel < first + owned &&
-                     pixel + in_stride.along[slow] > first;
+            int32_t pixel = axis.index[i] * step;
+            meets |= axis.index[i] >= 0 && pixel < first + owned && pixel + step > first;
           }
           if (!meets) continue;
         }
         Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
-        auto gradient = to_opmath(gradients[at.dot(along(grad_stride))]);
-        sample.each(in_stride, [&](int i, int j, int k, bool inside, int64_t pixel) {
-          int64_t own = pixel - first;
-          if (!inside || own < 0 || own >= owned) return;
-          auto addend = weighted(sample, i, j, k, gradient);
-          if (pass == 0) {
-            sum_t::observe_in_block(keys, own, addend);
-          } else {
-            sum_t::add_in_block(keys, sums, own, addend, headroom);
+        auto gradient = to_opmath(gradients[offset_of(s, output_size, grad_stride, flat)]);
+        sample.each_row([&](int j, int k) {
+          if (sample.y.index[j] < 0 || sample.z.index[k] < 0) return;
+          int32_t row = sample.y.index[j] * width + sample.z.index[k] * frame - first;
+#pragma unroll
+          for (int i = 0; i < taps; ++i) {
+            int32_t own = row + sample.x.index[i];
+            if (sample.x.index[i] < 0 || own < 0 || own >= owned) continue;
+            auto addend = weighted(sample, i, j, k, gradient);
+            if (pass == 0) {
+              sum_t::observe_in_block(keys, own, addend);
+            } else {
+              sum_t::add_in_block(keys, sums, own, addend, headroom);
+            }
           }
         });
       }
       __syncthreads();
     }
     scalar_t* strip_of_result = result + plane * elements + first;
+#pragma unroll 2
     for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
       strip_of_result[i] = finished_sum<scalar_t>(keys, sums, i, headroom);
     }
@@ -218,8 +240,8 @@ __global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
                                        const scalar_t* __restrict__ grid,
                                        scalar_t* __restrict__ grad_grid, int64_t run,
                                        extents input_size, extents output_size, extents grad_stride,
-                                       extents input_stride, extents grid_stride, int64_t padding,
-                                       bool align_corners) {
+                                       extents input_stride, extents grid_stride, bool flat,
+                                       int64_t padding, bool align_corners) {
   using T = opmath_t<scalar_t>;
   __shared__ compensated_sum<T> runs[dims][THREADS];
   Volume in = along(input_size), out = along(output_size), in_stride = along(input_stride);
@@ -230,11 +252,12 @@ __global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.x; base < all; base += step) {
     // Threads past the end repeat the last sample, so that all meet the barriers.
     int64_t owned = base + threadIdx.x, s = min_index(owned, all - 1);
-    int64_t image = quick_div(s, samples);
-    Volume at = unravelled(s - image * samples, out);
-    Sample<scalar_t, dims, taps> sample(grid + image * grid_stride.n + at.dot(along(grid_stride)),
-                                        grid_stride.c, in, padding, align_corners);
-    const scalar_t* gradients = grad_output + image * grad_stride.n + at.dot(along(grad_stride));
+    int64_t image = quick_div(s, samples), of_image = s - image * samples;
+    const scalar_t* place =
+        grid + image * grid_stride.n + offset_of(of_image, output_size, grid_stride, flat);
+    Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
+    const scalar_t* gradients =
+        grad_output + image * grad_stride.n + offset_of(of_image, output_size, grad_stride, flat);
     const scalar_t* plane = input + image * input_stride.n;
     compensated_sum<T> sums[dims] = {};
     for (int64_t c = first; c < min_index(first + run, channels); ++c) {

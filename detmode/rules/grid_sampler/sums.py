@@ -29,7 +29,7 @@ def plan_sums(
     channels: int,
     pixels: int,
     samples: int,
-    extents: Sequence[tuple[int, ...]],
+    extents: Sequence[object],
     most_shared: int,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.

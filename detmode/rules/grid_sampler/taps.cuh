@@ -19,7 +19,7 @@ struct Axis {
 // What one axis adds to a sample. An index of -1 lies outside the input.
 template <typename T, int taps>
 struct Taps {
-  int64_t index[taps];
+  int32_t index[taps];
   T weight[taps];
   T slope[taps];  // of the weight, by the position
   T scale;        // of the position, by the grid's coordinate
@@ -58,14 +58,17 @@ static __device__ __forceinline__ T reflected(T position, const Axis& axis, T& s
   return add_rn(sub_rn(span, rest), low);
 }
 
-// A position that no int holds, NaN among them, is taken for one outside of every input.
+// A position that no int holds, NaN among them, is taken for one outside of every input: so indices
+// have 32 bits.
 template <typename T>
 static __device__ __forceinline__ T in_int_range(T position) {
-  bool holds = position <= T(2147483646) && position >= T(-2147483648.0);
+  // As float, the first bound is 2^31.
+  bool holds =
+      position <= T(2147483646) && position < T(2147483648.0) && position >= T(-2147483648.0);
   return holds ? position : T(-100);
 }
 
-static __device__ __forceinline__ int64_t inside_or_none(int64_t index, const Axis& axis) {
+static __device__ __forceinline__ int32_t inside_or_none(int32_t index, const Axis& axis) {
   return index >= 0 && index < axis.size ? index : -1;
 }
 
@@ -91,14 +94,14 @@ static __device__ __forceinline__ T padded(T x, const Axis& axis, T& scale) {
 
 // The index of a bicubic tap, each of which is padded for itself. Here NaN is clipped to 0.
 template <typename T>
-static __device__ __forceinline__ int64_t cubic_index(T position, const Axis& axis) {
+static __device__ __forceinline__ int32_t cubic_index(T position, const Axis& axis) {
   T unused;
   if (axis.padding == REFLECTION) position = reflected(position, axis, unused);
   if (axis.padding == BORDER || axis.padding == REFLECTION) {
     T last = T(axis.size - 1);
     position = !(position > T(0)) ? T(0) : position < last ? position : last;
   }
-  return inside_or_none(static_cast<int64_t>(in_int_range(position)), axis);
+  return inside_or_none(static_cast<int32_t>(in_int_range(position)), axis);
 }
 
 // Keys' cubic convolution with a = -0.75, at a distance below 1 and from 1 to 2, with derivatives.
@@ -122,7 +125,7 @@ static __device__ __forceinline__ T cubic_far_slope(T x) {
 // Nearest: a half goes to the even pixel.
 template <typename T>
 static __device__ __forceinline__ void find_taps(T x, const Axis& axis, Taps<T, 1>& taps) {
-  taps.index[0] = inside_or_none(static_cast<int64_t>(rint(padded(x, axis, taps.scale))), axis);
+  taps.index[0] = inside_or_none(static_cast<int32_t>(rint(padded(x, axis, taps.scale))), axis);
   taps.weight[0] = T(1);
   taps.slope[0] = T(0);
 }
@@ -131,7 +134,7 @@ static __device__ __forceinline__ void find_taps(T x, const Axis& axis, Taps<T, 
 template <typename T>
 static __device__ __forceinline__ void find_taps(T x, const Axis& axis, Taps<T, 2>& taps) {
   T position = padded(x, axis, taps.scale);
-  int64_t first = static_cast<int64_t>(floor(position));
+  int32_t first = static_cast<int32_t>(floor(position));
   taps.index[0] = inside_or_none(first, axis);
   taps.index[1] = inside_or_none(first + 1, axis);
   taps.weight[0] = sub_rn(T(first + 1), position);
