@@ -35,18 +35,3 @@ def strides_of(strides: Sequence[int]) -> tuple[int, int, int, int, int]:
         return n, c, 0, h, w
     n, c, d, h, w = strides
     return n, c, d, h, w
-
-
-def step_of(sizes: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride that leads from each element to the next in row-major order; None without one."""
-    step, length = None, 1
-    for size, stride in zip(reversed(sizes), reversed(strides)):
-        if size == 1:
-            continue
-        if step is None:
-            step, length = stride, size
-        elif stride != step * length:
-            return None
-        else:
-            length *= size
-    return 0 if step is None else step

@@ -10,10 +10,10 @@ from typing import TypeAlias
 import torch
 
 from detmode.cuda import UnsizedLaunch, ctype, planned
-from detmode.cuda.rows.extents import sizes_of, step_of, strides_of
-from detmode.rules.grid_sampler.checks import check_how, matched
+from detmode.cuda.rows.extents import sizes_of, strides_of
+from detmode.rules.grid_sampler.checks import matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.sums import MANY, plan_sums
+from detmode.rules.grid_sampler.sums import MANY, in_memory, plan_sums
 
 THREADS, RUNS = 256, 8
 """Threads of a block, the same in kernels.cu, and into how many runs it cuts many channels."""
@@ -52,21 +52,18 @@ def plan(
     Raises:
         Exception: as ATen, for what does not go together.
     """
-    check_how(name, how.interpolation, how.padding, dtypes)
+    launches = in_memory(name, how, dims, dtypes)
     n, channels, sizes, places = matched(dims, input[0], grid[0], grad[0])
     per_image = prod(places)
     samples = n * per_image
     # The coordinates are the grid's channels.
     of_image, *of_places, of_coordinates = grid[1]
-    strides: list[tuple[int, ...]]
-    strides = [strides_of(grad[1]), strides_of((of_image, of_coordinates, *of_places))]
-    steps = [step_of(places, each[-dims:]) for each in strides]
-    flat = None not in steps
-    if flat:
-        strides = [(*each[:-1], step or 0) for each, step in zip(strides, steps)]
-    extents = sizes_of(input[0]), sizes_of(grad[0]), *strides, flat
-    dtype = dtypes[0]
-    scatter = plan_sums(how, dims, dtype, n, channels, prod(sizes), per_image, extents, most_shared)
+    grid_stride = strides_of((of_image, of_coordinates, *of_places))
+    extents = sizes_of(input[0]), sizes_of(grad[0]), strides_of(grad[1]), grid_stride
+    pixels, dtype = prod(sizes), dtypes[0]
+    scatter = plan_sums(
+        launches, how, dims, dtype, n, channels, pixels, per_image, extents, most_shared
+    )
     gather = None
     if how.interpolation != NEAREST and samples * channels:
         runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1

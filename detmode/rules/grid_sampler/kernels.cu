@@ -28,12 +28,27 @@ static __device__ __forceinline__ Volume unravelled(int64_t i, const Volume& siz
   return Volume{{i - row * size.along[0], row - frame * size.along[1], frame}};
 }
 
-// How far sample i of an output lies from its first one. Where the output is `flat`, the stride
-// along w leads from each sample to the next.
-static __device__ __forceinline__ int64_t offset_of(int64_t i, const extents& size,
-                                                    const extents& stride, bool flat) {
-  return flat ? i * stride.w : unravelled(i, along(size)).dot(along(stride));
-}
+// How far an output's samples lie from its first one, in two tensors. Where they follow one another
+// in both, the stride along w leads from each to the next.
+struct Samples {
+  extents size, grad_stride, grid_stride;
+  bool flat;
+  __device__ __forceinline__ Samples(const extents& size, const extents& grad_stride,
+                                     const extents& grid_stride)
+      : size(size),
+        grad_stride(grad_stride),
+        grid_stride(grid_stride),
+        flat(follow(size, grad_stride) && follow(size, grid_stride)) {}
+  static __device__ __forceinline__ bool follow(const extents& size, const extents& stride) {
+    int64_t row = stride.w * size.w;
+    return (size.h == 1 || stride.h == row) && (size.d == 1 || stride.d == row * size.h);
+  }
+  __device__ __forceinline__ int64_t in_grad(int64_t i) const { return offset(i, grad_stride); }
+  __device__ __forceinline__ int64_t in_grid(int64_t i) const { return offset(i, grid_stride); }
+  __device__ __forceinline__ int64_t offset(int64_t i, const extents& stride) const {
+    return flat ? i * stride.w : unravelled(i, along(size)).dot(along(stride));
+  }
+};
 
 // The taps of the sample whose coordinates begin at `grid`. A missing axis has one tap.
 template <typename scalar_t, int dims, int taps>
@@ -100,9 +115,10 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
                                      const scalar_t* __restrict__ grid, int32_t* keys,
                                      int64_t* sums, int64_t groups, int64_t per_thread,
                                      extents input_size, extents output_size, extents grad_stride,
-                                     extents grid_stride, bool flat, int64_t padding,
-                                     bool align_corners, int64_t headroom) {
+                                     extents grid_stride, int64_t padding, bool align_corners,
+                                     int64_t headroom) {
   Volume in = along(input_size), out = along(output_size);
+  Samples of(output_size, grad_stride, grid_stride);
   Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
   int64_t n = input_size.n, channels = input_size.c;
   int64_t samples = out.elements(), threads = n * groups * samples;
@@ -111,11 +127,9 @@ __global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
     int64_t begin = (slice - image * groups) * per_thread;
     int64_t end = min_index(begin + per_thread, channels);
     int64_t s = thread - slice * samples;
-    const scalar_t* place =
-        grid + image * grid_stride.n + offset_of(s, output_size, grid_stride, flat);
+    const scalar_t* place = grid + image * grid_stride.n + of.in_grid(s);
     Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
-    const scalar_t* gradients =
-        grad_output + image * grad_stride.n + offset_of(s, output_size, grad_stride, flat);
+    const scalar_t* gradients = grad_output + image * grad_stride.n + of.in_grad(s);
     // The lanes of a warp go through as many channels if they are of one slice.
     bool together = taps == 2 && thread < threads / WARP * WARP;
     if (together) together = __all_sync(0xffffffffu, slice == __shfl_sync(0xffffffffu, slice, 0));
@@ -154,12 +168,13 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     grid_sampler_strips(const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid,
                         scalar_t* __restrict__ result, int64_t strip, int64_t strips,
                         extents input_size, extents output_size, extents grad_stride,
-                        extents grid_stride, bool flat, int64_t padding, bool align_corners,
+                        extents grid_stride, int64_t padding, bool align_corners,
                         int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
   int64_t* sums = dynamic_shared<int64_t>();
   int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::limbs);
   Volume in = along(input_size);
+  Samples of(output_size, grad_stride, grid_stride);
   // A channel of few strips has few elements.
   int32_t width = static_cast<int32_t>(input_size.w);
   int32_t frame = width * static_cast<int32_t>(input_size.h);
@@ -173,8 +188,8 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     const scalar_t* places = grid + image * grid_stride.n;
     const scalar_t* gradients = grad_output + image * grad_stride.n + c * grad_stride.c;
     if (threadIdx.x < samples) {
-      prefetch(places + offset_of(threadIdx.x, output_size, grid_stride, flat));
-      prefetch(gradients + offset_of(threadIdx.x, output_size, grad_stride, flat));
+      prefetch(places + of.in_grid(threadIdx.x));
+      prefetch(gradients + of.in_grad(threadIdx.x));
     }
 #pragma unroll 4
     for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
@@ -185,7 +200,7 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       for (int64_t s = threadIdx.x; s < samples; s += blockDim.x) {
-        const scalar_t* place = places + offset_of(s, output_size, grid_stride, flat);
+        const scalar_t* place = places + of.in_grid(s);
         if (strips > 1) {
           // Most samples miss the strip along the slowest axis, which is the cheapest to see.
           constexpr int slow = dims - 1;
@@ -201,7 +216,7 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
           if (!meets) continue;
         }
         Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
-        auto gradient = to_opmath(gradients[offset_of(s, output_size, grad_stride, flat)]);
+        auto gradient = to_opmath(gradients[of.in_grad(s)]);
         sample.each_row([&](int j, int k) {
           if (sample.y.index[j] < 0 || sample.z.index[k] < 0) return;
           int32_t row = sample.y.index[j] * width + sample.z.index[k] * frame - first;
@@ -240,11 +255,12 @@ __global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
                                        const scalar_t* __restrict__ grid,
                                        scalar_t* __restrict__ grad_grid, int64_t run,
                                        extents input_size, extents output_size, extents grad_stride,
-                                       extents input_stride, extents grid_stride, bool flat,
-                                       int64_t padding, bool align_corners) {
+                                       extents input_stride, extents grid_stride, int64_t padding,
+                                       bool align_corners) {
   using T = opmath_t<scalar_t>;
   __shared__ compensated_sum<T> runs[dims][THREADS];
   Volume in = along(input_size), out = along(output_size), in_stride = along(input_stride);
+  Samples of(output_size, grad_stride, grid_stride);
   int64_t samples = out.elements(), all = input_size.n * samples, channels = input_size.c;
   int64_t first = threadIdx.y * run;
   int slot = threadIdx.y * blockDim.x + threadIdx.x;
@@ -253,11 +269,9 @@ __global__ void grid_sampler_grad_grid(const scalar_t* __restrict__ grad_output,
     // Threads past the end repeat the last sample, so that all meet the barriers.
     int64_t owned = base + threadIdx.x, s = min_index(owned, all - 1);
     int64_t image = quick_div(s, samples), of_image = s - image * samples;
-    const scalar_t* place =
-        grid + image * grid_stride.n + offset_of(of_image, output_size, grid_stride, flat);
+    const scalar_t* place = grid + image * grid_stride.n + of.in_grid(of_image);
     Sample<scalar_t, dims, taps> sample(place, grid_stride.c, in, padding, align_corners);
-    const scalar_t* gradients =
-        grad_output + image * grad_stride.n + offset_of(of_image, output_size, grad_stride, flat);
+    const scalar_t* gradients = grad_output + image * grad_stride.n + of.in_grad(of_image);
     const scalar_t* plane = input + image * input_stride.n;
     compensated_sum<T> sums[dims] = {};
     for (int64_t c = first; c < min_index(first + run, channels); ++c) {

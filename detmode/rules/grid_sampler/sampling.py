@@ -28,9 +28,8 @@ SOURCE = Source(
 )
 
 
-EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride", "flat")
-"""The sizes and strides that all kernels take, and whether the latter lead from one sample to the
-next along w alone."""
+EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride")
+"""The structs of sizes and strides that all kernels take."""
 
 
 class Sampling(NamedTuple):

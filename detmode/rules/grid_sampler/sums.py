@@ -10,6 +10,7 @@ from torch import Tensor
 
 from detmode.cuda import UnsizedLaunch, ctype, headroom, planned, sum_in_any_order
 from detmode.cuda.strips import strips_of
+from detmode.rules.grid_sampler.checks import check_how
 from detmode.rules.grid_sampler.sampling import EXTENTS, SOURCE, TAPS, Sampling
 
 MANY = 2**18
@@ -22,6 +23,7 @@ the channel's samples."""
 
 
 def plan_sums(
+    launches: tuple[UnsizedLaunch, UnsizedLaunch],
     how: Sampling,
     dims: int,
     dtype: torch.dtype,
@@ -29,12 +31,13 @@ def plan_sums(
     channels: int,
     pixels: int,
     samples: int,
-    extents: Sequence[object],
+    extents: Sequence[tuple[int, ...]],
     most_shared: int,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.
 
     Args:
+        launches: by :func:`in_memory`.
         how: the input is sampled.
         dims: of an image.
         dtype: of the input.
@@ -56,7 +59,7 @@ def plan_sums(
         return partial(run, cut.blocks, cut.strip, cut.strips, *extents, bits)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     groups = -(-channels // per_thread)
-    add, finish = _in_memory(how, dims, dtype)
+    add, finish = launches
     return partial(
         _add_up,
         add.of_threads(n * samples * groups, groups, per_thread, *extents, bits),
@@ -79,8 +82,25 @@ def _add_up(
 
 
 @planned
-def _in_memory(how: Sampling, dims: int, dtype: torch.dtype) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    """The launches of the input's gradient without their sizes."""
+def in_memory(
+    name: str,
+    how: Sampling,
+    dims: int,
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    """The launches of the input's gradient, and of its sums, without their sizes.
+
+    Args:
+        name: of the kernel, in messages.
+        how: the input is sampled.
+        dims: of an image.
+        dtypes: of the input, the grid and ``grad_output``: all the same.
+
+    Raises:
+        Exception: as ATen, for modes and dtypes.
+    """
+    check_how(name, how.interpolation, how.padding, dtypes)
+    dtype = dtypes[0]
     entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
     open = ("groups", "per_thread", *EXTENTS, "headroom")
     fixed = {"padding": how.padding, "align_corners": how.align_corners}
