@@ -110,13 +110,14 @@ static __device__ __forceinline__ T weighted(const Sample<scalar_t, dims, taps>&
 }
 
 // A thread serves one of `groups` groups of `per_thread` channels of one sample.
+// It waits for keys more than it computes: more warps are better than more registers.
 template <typename scalar_t, int dims, int taps>
-__global__ void grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
-                                     const scalar_t* __restrict__ grid, int32_t* keys,
-                                     int64_t* sums, int64_t groups, int64_t per_thread,
-                                     extents input_size, extents output_size, extents grad_stride,
-                                     extents grid_stride, int64_t padding, bool align_corners,
-                                     int64_t headroom) {
+__global__ void __launch_bounds__(256, sizeof(scalar_t) == 8 ? 2 : 4)
+    grid_sampler_scatter(const scalar_t* __restrict__ grad_output,
+                         const scalar_t* __restrict__ grid, int32_t* keys, int64_t* sums,
+                         int64_t groups, int64_t per_thread, extents input_size,
+                         extents output_size, extents grad_stride, extents grid_stride,
+                         int64_t padding, bool align_corners, int64_t headroom) {
   Volume in = along(input_size), out = along(output_size);
   Samples of(output_size, grad_stride, grid_stride);
   Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
@@ -238,7 +239,9 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     scalar_t* strip_of_result = result + plane * elements + first;
 #pragma unroll 2
     for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
-      strip_of_result[i] = finished_sum<scalar_t>(keys, sums, i, headroom);
+      // In a channel that few samples meet, most elements are 0.
+      strip_of_result[i] = sum_t::any(keys, i) ? finished_sum<scalar_t>(keys, sums, i, headroom)
+                                               : from_opmath<scalar_t>(0);
     }
     __syncthreads();
   }
