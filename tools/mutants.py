@@ -74,7 +74,16 @@ KERNELS = (
             "auto value = include_self ? to_opmath(self[i])",
             "auto value = true ? to_opmath(self[i])",
         ),
-        ("counts[i] + (include_self ? 1 : 0)", "counts[i]"),
+        ("count + (include_self ? 1 : 0)", "count"),
+        ("if (mean) atomicAdd(counts + own, 1);", "if (mean) counts[own] += 1;"),
+        (
+            "auto value = include_self ? to_opmath(own_out[i])",
+            "auto value = true ? to_opmath(own_out[i])",
+        ),
+        (
+            "if (own < 0 || own >= owned) continue;\n          auto value",
+            "if (own < 0) continue;\n          auto value",
+        ),
         ("      if (place >= share.end) break;\n", ""),
         ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
     ),
@@ -353,15 +362,39 @@ KERNELS = (
         ("if (resize.scale >= opmath_t(1)) support =", "if (resize.scale > opmath_t(2)) support ="),
     ),
     *_of(
-        _RULES + "grid_sampler/kernels.cu",
+        _RULES + "grid_sampler/sample.cuh",
         _FUZZ("grid_sampler"),
         ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
+        ("stride.h == row) && (size.d", "true) && (size.d"),
+    ),
+    *_of(
+        _RULES + "grid_sampler/kernels.cu",
+        _FUZZ("grid_sampler"),
+        ("sample.y.index[j] < 0 || sample.z.index[k] < 0", "sample.y.index[j] < 0"),
+        ("pixel < first + owned && pixel + step > first", "pixel < first + owned && pixel > first"),
     ),
     *_of(
         _INCLUDE + "sum_to_zeros.cuh",
         _FUZZ("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
         ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
+        ("if (takes && before > own[0]) own[0] = before;", ""),
+        ("if (takes) parts[0][k] += before;", ""),
+        ("lane < WARP - 1 && destinations[1]", "destinations[1]"),
+    ),
+    *_of(
+        _INCLUDE + "index.cuh",
+        _FUZZ("grid_sampler"),
+        (
+            "atomicAdd(halves, low) + low < low ? 1 : 0",
+            "atomicAdd(halves, low) + low < low ? 0 : 0",
+        ),
+    ),
+    *_of(
+        _ROWS + "assign.cu",
+        _FUZZ("max_unpool"),
+        ("load_in_block(owners + own) < from", "load_in_block(owners + own) > from"),
+        ("own_source[owners[i]]", "own_source[owners[0]]"),
     ),
     *_of(
         _RULES + "deform_conv2d/kernels.cu",

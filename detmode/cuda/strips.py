@@ -15,7 +15,7 @@ _FEWEST_BLOCKS = 64
 """From which a GPU has more to do than in memory, where more threads are at work."""
 _MOST_BLOCKS = 1 << 16
 _SHARES = 4, 2, 1
-"""How many blocks may share a multiprocessor's memory, and its threads."""
+"""Blocks that may share a multiprocessor's memory, and its threads."""
 _RESERVED = 1024
 """Bytes of shared memory that a GPU takes for itself, for each block."""
 

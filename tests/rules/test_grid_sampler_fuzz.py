@@ -174,8 +174,9 @@ def test_shared_memory_does_not_change_bits(
 def test_neighbours_share_pixels(
     data: st.DataObject, dims: int, dtype: torch.dtype, seed: int
 ) -> None:
-    """Where the taps of neighbouring samples meet, as nearly all of a smooth grid's do, a thread
-    adds its neighbour's in memory: the largest exponent may be that one's.
+    """A thread adds its neighbour's taps at pixels of its own, as nearly all are in a smooth grid.
+
+    The largest exponent may be the neighbour's.
     """
     sizes = [40, *[3] * (dims - 1)][::-1]
     call = backward(Maker(dtype, seed=seed), (1, 2), sizes, sizes, smooth=True)

@@ -137,18 +137,24 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
   }
 }
 
+// The sum divided by the number of its addends, of which the initial value may be one.
+template <typename scalar_t>
+static __device__ __forceinline__ scalar_t finished_mean(const int32_t* keys, const int64_t* sums,
+                                                         int64_t i, int64_t count,
+                                                         bool include_self, int64_t headroom) {
+  opmath_t<scalar_t> sum = accumulator<scalar_t>::finish_opmath(keys, sums, i, headroom);
+  return from_opmath<scalar_t>(quotient(sum, count + (include_self ? 1 : 0)));
+}
+
 template <typename scalar_t>
 __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
                                  const int64_t* __restrict__ counts, scalar_t* __restrict__ out,
                                  int64_t n, bool include_self, int64_t headroom) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     if (!accumulator<scalar_t>::any(keys, i)) continue;
-    if (counts == nullptr) {
-      out[i] = accumulator<scalar_t>::finish(keys, sums, i, headroom);
-    } else {
-      opmath_t<scalar_t> sum = accumulator<scalar_t>::finish_opmath(keys, sums, i, headroom);
-      out[i] = from_opmath<scalar_t>(quotient(sum, counts[i] + (include_self ? 1 : 0)));
-    }
+    out[i] = counts == nullptr
+                 ? accumulator<scalar_t>::finish(keys, sums, i, headroom)
+                 : finished_mean<scalar_t>(keys, sums, i, counts[i], include_self, headroom);
   }
 }
 
@@ -218,12 +224,8 @@ __global__ void __launch_bounds__(1024)
     }
     for (int32_t i = threadIdx.x; i < owned; i += threads) {
       if (!sum_t::any(keys, i)) continue;
-      if (!mean) {
-        own_out[i] = sum_t::finish(keys, sums, i, headroom);
-      } else {
-        opmath_t<scalar_t> sum = sum_t::finish_opmath(keys, sums, i, headroom);
-        own_out[i] = from_opmath<scalar_t>(quotient(sum, counts[i] + (include_self ? 1 : 0)));
-      }
+      own_out[i] = mean ? finished_mean<scalar_t>(keys, sums, i, counts[i], include_self, headroom)
+                        : sum_t::finish(keys, sums, i, headroom);
     }
     __syncthreads();
   }

@@ -11,9 +11,12 @@ with zero padding and ``align_corners=True``; before, it varies without an alert
 
 ## What happens instead
 
-The gradient of the input is summed in two launches over ``grad_output``: the first finds, for each
+The gradient of the input is summed in two passes over ``grad_output``: the first finds, for each
 input element, the largest exponent of its addends, the second adds them as integers of that scale.
-Integers add to the same sum in any order, and the sum is rounded to the dtype once.
+Integers add to the same sum in any order, and the sum is rounded to the dtype once. Where there are
+enough channels that are not too large, a block does both for a channel, or for a strip of one, in
+its shared memory. Otherwise each pass is a launch, in which a thread adds what its neighbour has
+for the same pixel to its own. The bits are the same.
 
 The gradient of the grid has one owner for each sample, which adds channels in ascending order and
 tracks the rounding error of the sum. Where there are few samples and at least 32 channels, eight
@@ -32,7 +35,9 @@ for each tap of a sample and channel, the gradient of the input reads an int32 k
 int64 atomically: 16 bytes where ATen adds 4 atomically. Taps of neighbouring samples meet in the
 caches. ``grad_output`` is also read twice more, and for each input element 12 bytes of scratch are
 set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A thread serves
-up to 8 channels, for which it computes its weights once. The gradient of the grid reads what ATen
+up to 8 channels, for which it computes its weights once. In shared memory all of this but
+``grad_output`` and the result is left out, while each strip of a channel looks at all samples, 6
+strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. The gradient of the grid reads what ATen
 reads, in a launch of its own.
 
 In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
@@ -40,7 +45,7 @@ many as pixels, and 6.1 times the floor for trilinear ones of one channel.
 
 ## Limits
 
-A channel's taps are fewer than 2^36. The scratch is three times as large as a float32 input, six
+A channel's taps are fewer than 2^36. In memory, the scratch is three times as large as a float32 input, six
 times as large as a 16-bit one and 2.5 times as large as a float64 one. A NaN or infinite position
 gets what ATen's CUDA kernels give it: no tap, or for bicubic a NaN. What cuDNN gives for such
 positions is not documented, and may differ. Interpolation and padding modes that PyTorch does not

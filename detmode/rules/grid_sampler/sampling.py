@@ -1,4 +1,4 @@
-"""How a grid samples, and the kernels."""
+"""Arguments that say how a grid samples, and the kernels."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ and factors are equal.
 ## What happens instead
 
 Floating and complex sums are substituted, with the launches of the family ``index``. Scattered
-elements: a maximum of exponents per destination, then the addends as integers of that scale. Where
+elements: a maximum of exponents per destination, then the addends as integers of that scale. Along
+the last dimension a block does all of that for a row, or a strip of one, in its shared memory,
+where the rows are many and not too long, with the same bits. Where
 the index is expanded along the dimensions behind ``dim``, as graph libraries and ``gather`` of rows
 make it, or is much smaller than ``self``: a stable sort of the index without its repeats, then the
 rows in pieces of 64. Only shapes and the index's strides decide, and all roundings are explicit:
@@ -33,7 +35,8 @@ the factors in pieces of 64. Sums of integers do not depend on the order, and ru
 The floor is ``src`` and ``index`` read once and the destinations read and written once. Scattered
 elements are read twice with their indices, and use 12 bytes of scratch per destination (float64:
 20, complex twice that), zeroed, written and read, with an integer maximum and an integer addition
-per addend. Expanded indices cost what ``index_add`` costs, see the family ``index``; products what
+per addend; in shared memory no scratch, but each strip of a row, 6 at most, reads all of the row's
+elements. Expanded indices cost what ``index_add`` costs, see the family ``index``; products what
 they cost in ``index_reduce``, each element a row of its own unless the index is expanded. A
 destination that is not contiguous, or larger than the index apart from ``dim``, adds a copy each
 way of the part that the index covers.
