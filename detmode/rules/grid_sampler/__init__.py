@@ -37,24 +37,23 @@ caches. ``grad_output`` is also read twice more, and for each input element 12 b
 set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A thread serves
 up to 8 channels, for which it computes its weights once. In shared memory all of this but
 ``grad_output`` and the result is left out, while each strip of a channel looks at all samples, 6
-strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. The gradient of the grid reads what ATen
-reads, in a launch of its own.
+strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. The
+gradient of the grid reads what ATen reads, in a launch of its own.
 
 In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
 many as pixels, and 6.1 times the floor for trilinear ones of one channel.
 
 ## Limits
 
-A channel's taps are fewer than 2^36. In memory, the scratch is three times as large as a float32 input, six
-times as large as a 16-bit one and 2.5 times as large as a float64 one. A NaN or infinite position
-gets what ATen's CUDA kernels give it: no tap, or for bicubic a NaN. What cuDNN gives for such
-positions is not documented, and may differ. Interpolation and padding modes that PyTorch does not
-define are a ``RuntimeError``, where ATen leaves the gradient of the grid unwritten. A
+A channel's taps are fewer than 2^36. In memory, the scratch is three times as large as a float32
+input, six times as large as a 16-bit one and 2.5 times as large as a float64 one. A NaN or infinite
+position gets what ATen's CUDA kernels give it: no tap, or for bicubic a NaN. What cuDNN gives for
+such positions is not documented, and may differ. Interpolation and padding modes that PyTorch does
+not define are a ``RuntimeError``, where ATen leaves the gradient of the grid unwritten. A
 ``grad_output`` of another shape than the forward operator's output is a ``ValueError``, as in newer
 versions of ATen; older ones read beyond it. 5-D bicubic sampling runs where PyTorch has it. The
 gradient of the grid is computed also where autograd needs that of the input only, as in ATen. There
-is no substitute on MPS.
-"""
+is no substitute on MPS."""
 
 from detmode.rules.grid_sampler import launch
 from detmode.table.chain import Row, chain, on_cuda, on_mps
