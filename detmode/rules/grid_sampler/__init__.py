@@ -53,7 +53,8 @@ not define are a ``RuntimeError``, where ATen leaves the gradient of the grid un
 ``grad_output`` of another shape than the forward operator's output is a ``ValueError``, as in newer
 versions of ATen; older ones read beyond it. 5-D bicubic sampling runs where PyTorch has it. The
 gradient of the grid is computed also where autograd needs that of the input only, as in ATen. There
-is no substitute on MPS."""
+is no substitute on MPS.
+"""
 
 from detmode.rules.grid_sampler import launch
 from detmode.table.chain import Row, chain, on_cuda, on_mps
