@@ -1,11 +1,12 @@
 """The tables that results are printed as, and written into the documentation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import targets
 import whole_steps
 from results import NOT_TIMED, Results, geometric_mean, number, over, over_floor, ratio, table
 from sides import ATEN, COMPOSED, NATIVE, ROUND_TRIP, SIDES, Row
+from timing import Spread
 
 Cells = list[tuple[str, ...]]
 
@@ -17,6 +18,10 @@ FAMILY_HEADS = (
 STEP_HEADS = (
     *("model", "side", "step", "the GPU's work", "step over nondeterministic"),
     "work over nondeterministic",
+)
+STEP_RATIO_HEADS = (
+    *("model", "nondeterministic, us", *whole_steps.SIDES[1:], "unfilled, the GPU's work"),
+    *("captured, us", *(f"captured: {side}" for side in whole_steps.CAPTURED[1:])),
 )
 
 
@@ -62,7 +67,7 @@ def host(results: Results) -> Cells:
 
 def steps(results: Results) -> Cells:
     """A line for each model and side: median and quartiles in microseconds, and ratios."""
-    captured = [whole_steps.captured_name(side) for side in whole_steps.CAPTURED]
+    captured = _captured()
     found: Cells = []
     for step in results.steps.values():
         for side in (*whole_steps.SIDES, *captured):
@@ -74,6 +79,38 @@ def steps(results: Results) -> Cells:
             ratios = (number(over(each.get(side), each.get(plain))) for each in figures)
             found.append((step.model, side, *cells, *ratios))
     return found
+
+
+def step_ratios(results: Results) -> Cells:
+    """A line for each model: a nondeterministic step in microseconds, and the others over it."""
+    (plain, *others), (first, *again) = whole_steps.SIDES, _captured()
+    found: Cells = []
+    for step in results.steps.values():
+        if step.failure is None:
+            found.append(
+                (
+                    *(step.model, _median(step.times, plain)),
+                    *(_over(step.times, side, plain) for side in others),
+                    _over(step.work, whole_steps.UNFILLED, plain),
+                    _median(step.times, first),
+                    *(_over(step.times, side, first) for side in again),
+                )
+            )
+    return found
+
+
+def _captured() -> list[str]:
+    return [whole_steps.captured_name(side) for side in whole_steps.CAPTURED]
+
+
+def _median(times: Mapping[str, Spread | str], side: str) -> str:
+    time = times.get(side, NOT_TIMED)
+    return f"{time.median * 1e6:.0f}" if isinstance(time, Spread) else time.partition(" ")[0][:6]
+
+
+def _over(times: Mapping[str, Spread | str], side: str, plain: str) -> str:
+    found = over(times.get(side), times.get(plain))
+    return _median(times, side) if found is None else number(found)
 
 
 def failures(results: Results) -> list[str]:
@@ -116,7 +153,9 @@ def _summaries(results: Results, form: str) -> list[str]:
     parts = [table(targets.HEADS, targets.lines(results), form)]
     if results.rows:
         parts += [BY_FAMILY, table(FAMILY_HEADS, by_family(results.rows), form)]
-    if results.steps:
+    if results.steps and form == "github":
+        parts += [STEP_RATIOS, table(STEP_RATIO_HEADS, step_ratios(results), form)]
+    elif results.steps:
         parts += ["A training step in microseconds: median (quartiles)."]
         parts += [table(STEP_HEADS, steps(results), form)]
     if results.host:
@@ -128,6 +167,9 @@ def _summaries(results: Results, form: str) -> list[str]:
 NOT_YET = """\
 Not yet measured on a GPU. What each family says under *Cost* is counted, not timed: the bytes that
 a kernel reads and writes, beside the inputs read once and the outputs written once."""
+STEP_RATIOS = """\
+A training step without determinism in microseconds (median), and the time of the others over it;
+those captured in a CUDA graph over a captured one."""
 BY_FAMILY = """\
 detmode's time over that of ATen's nondeterministic kernel, of PyTorch's deterministic path where it
 has one, of a composition of other torch operators, of a round trip to the CPU, and of a copy that

@@ -99,6 +99,10 @@ def test_steps_are_held_against_their_like(filled: Results) -> None:
     assert lines["detmode, unfilled"] == ("raises (x)", "-", "-", "-")
     assert lines["detmode, captured"][2:] == ("1.50", "-")
     assert {line[0] for line in tables.steps(filled)} == {"net"}
+    (line,) = tables.step_ratios(filled)
+    assert line[:6] == ("net", "7", "1.00", "1.00", "1.00", "raises")
+    assert line[6:] == ("1.00", "-", "2", "1.50", "2.00")
+    assert len(line) == len(tables.STEP_RATIO_HEADS)
 
 
 def test_section_says_that_nothing_was_measured() -> None:
