@@ -505,7 +505,7 @@ STAGES = (
             _profiled("sorted_rows", "index", "aten::index_add", "graph_1m_edges_64"),
             _profiled("scan_row", "scan", "aten::cumsum", "row_256m"),
             _profiled(
-                *("grid_sampler_scatter", "grid_sampler"),
+                *("grid_sampler_strips", "grid_sampler"),
                 *("aten::grid_sampler_2d_backward", "spatial_transformer"),
             ),
         ),

@@ -16,6 +16,8 @@ _FEWEST_BLOCKS = 64
 _MOST_BLOCKS = 1 << 16
 _SHARES = 4, 2, 1
 """Blocks that may share a multiprocessor's memory, and its threads."""
+_MULTIPROCESSORS = 128
+"""Of a large GPU. With fewer blocks for each than may share it, they have more threads instead."""
 _RESERVED = 1024
 """Bytes of shared memory that a GPU takes for itself, for each block."""
 
@@ -55,11 +57,11 @@ def strips_of(
         The launch; None where memory is better: for many strips, and for few blocks.
     """
     strips = -(-size // (most_shared // each))
-    if strips > most_strips or planes * strips < _FEWEST_BLOCKS:
+    blocks, strip = planes * strips, -(-size // strips)
+    if strips > most_strips or blocks < _FEWEST_BLOCKS:
         return None
-    strip = -(-size // strips)
     for share in _SHARES:
         shared = (most_shared + _RESERVED) // share - _RESERVED
-        if strip * each <= shared:
+        if strip * each <= shared and blocks >= share * _MULTIPROCESSORS:
             break
-    return Strips(min(planes * strips, _MOST_BLOCKS), most_threads // share, shared, strip, strips)
+    return Strips(min(blocks, _MOST_BLOCKS), most_threads // share, shared, strip, strips)

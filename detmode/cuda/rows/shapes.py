@@ -2,7 +2,8 @@
 
 * *integers*: per destination the largest exponent, then the addends as integers of that scale.
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
-  20) of scratch per destination.
+  20) of scratch per destination. Single elements of many planes that are not
+  too large are added in shared memory, by blocks that need no scratch.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more.

@@ -1,10 +1,10 @@
 // Sums and products of rows by destination: index_add, index_put(accumulate=True), index_reduce,
 // scatter_add, scatter_reduce.
 //
-// Two ways lead to sums: integers added in any order (observe, admit_self, accumulate, finish, or
-// strips for all at once), and
-// rows sorted by destination and added up piece by piece (sorted_rows or wide_rows, sorted_carries;
-// few_rows where there is one piece). Products go the second way.
+// Two ways lead to sums: integers added in any order, in memory (observe, admit_self, accumulate,
+// finish) or in shared memory (strips), and rows sorted by destination and added up piece by piece
+// (sorted_rows or wide_rows, sorted_carries; few_rows where there is one piece). Products go the
+// second way.
 #include "accumulator.cuh"
 #include "block_reduce.cuh"
 #include "product.cuh"
@@ -158,7 +158,7 @@ __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t
   }
 }
 
-// All of these at once, for elements, each with a place in the index, of planes of `shape.size`
+// All four at once, for elements, each with a place in the index, of planes of `shape.size`
 // destinations side by side. A block owns a strip of a plane, whose keys and sums are in its shared
 // memory, and behind them the counts for a mean.
 template <typename scalar_t>
