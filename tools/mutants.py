@@ -370,7 +370,7 @@ KERNELS = (
     *_of(
         _RULES + "grid_sampler/kernels.cu",
         _FUZZ("grid_sampler"),
-        ("sample.y.index[j] < 0 || sample.z.index[k] < 0", "sample.y.index[j] < 0"),
+        ("sample.y.index[j] < 0 || sample.z.index[k] < 0", "sample.z.index[k] < 0"),
         ("pixel < first + owned && pixel + step > first", "pixel < first + owned && pixel > first"),
     ),
     *_of(
@@ -380,7 +380,6 @@ KERNELS = (
         ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
         ("if (takes && before > own[0]) own[0] = before;", ""),
         ("if (takes) parts[0][k] += before;", ""),
-        ("lane < WARP - 1 && destinations[1]", "destinations[1]"),
     ),
     *_of(
         _INCLUDE + "index.cuh",

@@ -31,6 +31,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.cuda.rows import sums
+from detmode.cuda.rows.shapes import MOST_EMPTY
 from detmode.rules.scatter import launch
 from detmode.rules.scatter_assign.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
@@ -93,6 +94,39 @@ def test_sums(
         if reduce == "sum" and include_self:
             assert same_bits(launch.scatter(*arguments), got)
     exact_sums.assert_exact(got, self, to, part, include_self=include_self, mean=reduce == "mean")
+
+
+@given(
+    data=st.data(),
+    dtype=exact_sums.DTYPES,
+    sizes=st.tuples(st.integers(2, 4), st.integers(2, 80), st.integers(1, 60)),
+    seed=SEEDS,
+    reduce=st.sampled_from(["sum", "mean"]),
+    include_self=st.booleans(),
+)
+def test_shared_memory_does_not_change_bits(
+    data: st.DataObject,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int],
+    seed: int,
+    reduce: str,
+    include_self: bool,
+) -> None:
+    """Sums and means of planes, a strip of which a block adds, are those of integers in memory."""
+    planes, rows, size = sizes
+    self, src = data.draw(tensors([planes, size], dtype)), data.draw(tensors([planes, rows], dtype))
+    index = Maker(dtype, seed=seed).integers(0, size, planes, rows)
+
+    def added() -> Tensor:
+        if dtype.is_complex:
+            return launch.scatter(self, 1, index, src)
+        return scatter_reduce(self, 1, index, src, reduce, include_self=include_self)
+
+    with added_by(False):
+        expected = in_schedules(added, seed)
+    with added_by(None), patch.object(sums, "_strips", wraps=sums._strips) as made:
+        assert same_bits(in_schedules(added, seed), expected)
+    assert made.called or size > MOST_EMPTY * rows
 
 
 @pytest.mark.parametrize("sorts", [True, False])

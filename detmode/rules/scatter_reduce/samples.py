@@ -88,6 +88,11 @@ SAMPLES = Samples(
         _products("prod_odd_63", [63, 5], 0, [63, 5], **_odd),
         _products("prod_odd_1000", [3, 99], 1, [3, 1000], **_odd, dtypes=NARROW),
         _products("prod_negative_dim", [4, 5, 6], -2, [4, 9, 6], covers="negative_dim", dtypes=ALL),
+        _reals(
+            "mean_many_rows",
+            lambda m: scattered(m, [66, 5], 1, [66, 9], reduce="mean", include_self=False),
+            "collisions",
+        ),
         _case("prod_expanded_batches", _batches, "collisions", dtypes=NARROW),
         _products("prod_empty_rows", [4, 0], 0, [3, 0], covers="empty"),
         _products("prod_scalar", [], 0, []),
