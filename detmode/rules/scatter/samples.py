@@ -77,7 +77,7 @@ SAMPLES = Samples(
         *scatters(_adds),
         _adds("few_places", lambda m: scattered(m, [4, 20], 0, [300, 20], spread=2), "collisions"),
         _adds("few_of_many", lambda m: scattered(m, [40, 3000], 1, [40, 1]), dtypes=SUMS[2:5]),
-        _adds("many_rows", lambda m: scattered(m, [66, 5], 1, [66, 9]), "collisions"),
+        _adds("many_rows", lambda m: scattered(m, [66, 5], 1, [66, 40]), "collisions"),
         _adds("expanded", lambda m: scattered_rows(m, [9, 40], 0, 700), "collisions"),
         _adds("expanded_one", lambda m: scattered_rows(m, [3, 33], 0, 5000, 1), dtypes=SUMS[2:4]),
         _adds("expanded_last", lambda m: scattered_rows(m, [5, 9], 1, 50), "collisions"),

@@ -90,7 +90,7 @@ SAMPLES = Samples(
         _products("prod_negative_dim", [4, 5, 6], -2, [4, 9, 6], covers="negative_dim", dtypes=ALL),
         _reals(
             "mean_many_rows",
-            lambda m: scattered(m, [66, 5], 1, [66, 9], reduce="mean", include_self=False),
+            lambda m: scattered(m, [66, 5], 1, [66, 40], reduce="mean", include_self=False),
             "collisions",
         ),
         _case("prod_expanded_batches", _batches, "collisions", dtypes=NARROW),
