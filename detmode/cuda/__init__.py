@@ -6,7 +6,9 @@ This package knows no operator. Importing it imports neither CuPy nor a compiler
 from detmode.cuda import host
 from detmode.cuda.accumulator import (
     accumulator_buffers,
+    bytes_of_sum,
     headroom,
+    parts_of,
     sum_in_any_order,
     sum_to_zeros,
 )
@@ -45,6 +47,7 @@ __all__ = [
     "Source",
     "UnsizedLaunch",
     "accumulator_buffers",
+    "bytes_of_sum",
     "clone",
     "compile_for",
     "contiguous",
@@ -64,6 +67,7 @@ __all__ = [
     "new_empty",
     "new_full",
     "new_zeros",
+    "parts_of",
     "planned",
     "sources_of",
     "stretch",

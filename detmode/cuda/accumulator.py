@@ -12,7 +12,14 @@ from detmode.cuda.allocation import new_zeros, stretch
 from detmode.cuda.launch import ctype, launch
 from detmode.cuda.source import Source
 
-__all__ = ["accumulator_buffers", "headroom", "sum_in_any_order", "sum_to_zeros"]
+__all__ = [
+    "accumulator_buffers",
+    "bytes_of_sum",
+    "headroom",
+    "parts_of",
+    "sum_in_any_order",
+    "sum_to_zeros",
+]
 
 _MAX_HEADROOM = 36
 
@@ -34,6 +41,17 @@ def headroom(addends: int) -> int:
     return bits
 
 
+def parts_of(dtype: torch.dtype) -> tuple[int, int]:
+    """Return the real components of an element, and the 64-bit words of a component's sum."""
+    return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
+
+
+def bytes_of_sum(dtype: torch.dtype) -> int:
+    """Return the bytes of the keys and of the words of an element's sum."""
+    components, words = parts_of(dtype)
+    return components * (4 + 8 * words)
+
+
 def accumulator_buffers(
     destinations: int, dtype: torch.dtype, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
@@ -47,13 +65,12 @@ def accumulator_buffers(
 
 
 def _buffers(like: Tensor, destinations: int) -> tuple[Tensor, Tensor]:
-    components = 2 if like.dtype.is_complex else 1
-    limbs = 2 if like.dtype in (torch.float64, torch.complex128) else 1
-    n, words = destinations * components, destinations * components * limbs
+    components, words = parts_of(like.dtype)
+    n_keys, n_sums = destinations * components, destinations * components * words
     # One allocation, so one fill: the sums, then the keys.
-    scratch = new_zeros(like, (words + (n + 1) // 2,), torch.int64)
-    keys = stretch(scratch, words, (n + 1) // 2).view(torch.int32)
-    return stretch(keys, 0, n), stretch(scratch, 0, words)
+    scratch = new_zeros(like, (n_sums + (n_keys + 1) // 2,), torch.int64)
+    keys = stretch(scratch, n_sums, (n_keys + 1) // 2).view(torch.int32)
+    return stretch(keys, 0, n_keys), stretch(scratch, 0, n_sums)
 
 
 def sum_to_zeros(

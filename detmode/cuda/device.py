@@ -191,7 +191,14 @@ def launch_blocks(
 
 @functools.cache
 def most_shared(index: int) -> int:
-    """Bytes of dynamic shared memory that a block on the GPU `index` may have, its limit raised."""
+    """Bytes of dynamic shared memory that a block on the GPU `index` may have, its limit raised.
+
+    Raises:
+        RuntimeError: launching is impossible here (see `detmode.cuda.unavailable`).
+    """
+    problem = unavailable()
+    if problem is not None:
+        raise RuntimeError(f"No kernel can be launched. {problem}")
     import cupy
 
     return int(cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"])

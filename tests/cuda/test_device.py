@@ -204,3 +204,5 @@ def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     with pytest.raises(RuntimeError, match=r"forget cannot be launched\. No driver\."):
         launch_forget()
+    with pytest.raises(RuntimeError, match=r"^No kernel can be launched\. No driver\.$"):
+        device.most_shared(7)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from detmode.cuda import index_ctype
+from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.strips import Strips, strips_of
 
 PIECE = 64
@@ -84,11 +84,6 @@ class Rows(NamedTuple):
         return self.outer * self.size * self.inner
 
 
-def parts_of(dtype: torch.dtype) -> tuple[int, int]:
-    """Return the real components of an element, and the 64-bit words of a component's sum."""
-    return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
-
-
 def flat(shape: Rows) -> Rows:
     """Return the layout in which every element is a row."""
     return Rows(1, shape.addends, 1, shape.destinations)
@@ -123,7 +118,7 @@ def _bytes_moved(inner: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     return (
         SECTOR * _sectors(inner * width),
         2 * inner * width + 16 + SECTOR * atomics,
-        3 * inner * components * (4 + 8 * words),
+        3 * inner * bytes_of_sum(dtype),
         8 * components * words,
     )
 

@@ -12,11 +12,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, UnsizedLaunch, contiguous, ctype, new_zeros, planned
+from detmode.cuda import (
+    Source,
+    UnsizedLaunch,
+    contiguous,
+    ctype,
+    new_zeros,
+    parts_of,
+    planned,
+)
 from detmode.cuda.checks import check_devices, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
-from detmode.cuda.rows.shapes import KEYS, Rows, parts_of
+from detmode.cuda.rows.shapes import KEYS, Rows
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import widths
 from detmode.cuda.rows.sums import carrying, new_carries, pieces_of, reduce_carries

@@ -16,10 +16,12 @@ from torch import Tensor
 from detmode.cuda import (
     Launch,
     UnsizedLaunch,
+    bytes_of_sum,
     ctype,
     most_shared,
     new_empty,
     new_zeros,
+    parts_of,
     planned,
     stretch,
 )
@@ -34,7 +36,6 @@ from detmode.cuda.rows.shapes import (
     are_wide,
     cut_planes,
     flat,
-    parts_of,
     sorts_rows,
 )
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
@@ -129,8 +130,7 @@ def _sums(
         if not wide and (offsets[0] % 8 or named.inner % width):
             width = 1
         return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
-    components, words = parts_of(dtype)
-    each, bits = components * (4 + 8 * words) + 4 * mean, (shape.rows + 1).bit_length()
+    each, bits = bytes_of_sum(dtype) + 4 * mean, (shape.rows + 1).bit_length()
     cut = None if by_row else cut_planes(shape, each, most_shared, _MOST_STRIPS)
     if cut is not None:
         strips = _strips(dtype, include_self, mean, scale, cut.threads, cut.shared)
@@ -138,7 +138,7 @@ def _sums(
         return partial(_reduce_at_once, launch)
     crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if shape.addends >= MANY else 1
     launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
-    n = shape.destinations
+    n, (components, words) = shape.destinations, parts_of(dtype)
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
     # More turns than one where enough threads are left.
     threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))

@@ -8,7 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from detmode.cuda import UnsizedLaunch, ctype, headroom, planned, sum_in_any_order
+from detmode.cuda import (
+    UnsizedLaunch,
+    bytes_of_sum,
+    ctype,
+    headroom,
+    planned,
+    sum_in_any_order,
+)
 from detmode.cuda.strips import strips_of
 from detmode.rules.grid_sampler.checks import check_how
 from detmode.rules.grid_sampler.sampling import EXTENTS, SOURCE, TAPS, Sampling
@@ -50,10 +57,12 @@ def plan_sums(
     """
     bits = headroom(samples * TAPS[how.interpolation] ** dims)
     numel, planes = n * channels * samples, n * channels
-    each = 20 if dtype is torch.float64 else 12
     # 16 taps and more need more registers.
     threads = 1024 if TAPS[how.interpolation] < 4 else 512
-    cut = strips_of(planes, pixels, each, most_shared, MOST_STRIPS, threads) if numel else None
+    cut = None
+    if numel:
+        each = bytes_of_sum(dtype)
+        cut = strips_of(planes, pixels, each, most_shared, MOST_STRIPS, threads)
     if cut is not None:
         run = _in_blocks(how, dims, dtype, cut.threads, cut.shared).launch_blocks
         return partial(run, cut.blocks, cut.strip, cut.strips, *extents, bits)
