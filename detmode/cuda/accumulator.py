@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -41,11 +41,14 @@ def headroom(addends: int) -> int:
     return bits
 
 
+# Looked up, as every new shape asks for them.
+@cache
 def parts_of(dtype: torch.dtype) -> tuple[int, int]:
     """Return the real components of an element, and the 64-bit words of a component's sum."""
     return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
 
 
+@cache
 def bytes_of_sum(dtype: torch.dtype) -> int:
     """Return the bytes of the keys and of the words of an element's sum."""
     components, words = parts_of(dtype)

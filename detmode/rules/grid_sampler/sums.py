@@ -55,10 +55,10 @@ def plan_sums(
         extents: the kernels' :data:`~.sampling.EXTENTS`.
         most_shared: bytes of shared memory that a block may have.
     """
-    bits = headroom(samples * TAPS[how.interpolation] ** dims)
-    numel, planes = n * channels * samples, n * channels
+    taps, planes = TAPS[how.interpolation], n * channels
+    numel, bits = planes * samples, headroom(samples * taps**dims)
     # 16 taps and more need more registers.
-    threads = 1024 if TAPS[how.interpolation] < 4 else 512
+    threads = 1024 if taps < 4 else 512
     cut = None
     if numel:
         each = bytes_of_sum(dtype)
