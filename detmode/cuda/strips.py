@@ -13,6 +13,11 @@ __all__ = ["Strips", "strips_of"]
 
 _FEWEST_BLOCKS = 64
 """From which a GPU has more to do than in memory, where more threads are at work."""
+_FEW_BLOCKS = 1 << 12
+"""Up to which they take less time than several launches, however little they have to do."""
+_LEAST_PLANE = 1 << 8
+"""Elements of a plane, and for it, from which more blocks are worth it: each waits for memory and
+for all of its threads several times."""
 _MOST_BLOCKS = 1 << 16
 _SHARES = 4, 2, 1
 """Blocks that may share a multiprocessor's memory, and its threads."""
@@ -41,24 +46,37 @@ class Strips(NamedTuple):
 
 
 def strips_of(
-    planes: int, size: int, each: int, most_shared: int, most_strips: int, most_threads: int = 1024
+    planes: int,
+    size: int,
+    reads: int,
+    each: int,
+    most_shared: int,
+    most_strips: int,
+    most_threads: int = 1024,
 ) -> Strips | None:
     """Cut planes into strips, as few as possible.
 
     Args:
         planes: their number.
-        size: elements of each, more than none.
-        each: bytes of shared memory for an element.
+        size: elements of each.
+        reads: elements that are added or assigned to each, at which every block of it looks.
+        each: bytes of shared memory for an element of a plane.
         most_shared: bytes that a block may have.
         most_strips: of a plane, into which it is worth it.
         most_threads: of a block.
 
     Returns:
-        The launch; None where memory is better: for many strips, and for few blocks.
+        The launch; None where memory is better: for many strips, for few blocks, and for very
+        many that have next to nothing to do. Nor do planes have strips without elements, or
+        without shared memory for one.
     """
+    if size == 0 or most_shared < each:
+        return None
     strips = -(-size // (most_shared // each))
     blocks, strip = planes * strips, -(-size // strips)
     if strips > most_strips or blocks < _FEWEST_BLOCKS:
+        return None
+    if blocks > _FEW_BLOCKS and size + reads < _LEAST_PLANE:
         return None
     for share in _SHARES:
         shared = (most_shared + _RESERVED) // share - _RESERVED

@@ -113,9 +113,9 @@ def assigned_by(elects: bool | None) -> Iterator[None]:
 
 
 def shared_memory(module: Any) -> tuple[AbstractContextManager[object], ...]:
-    """Patches with which planes are cut into many strips, however few they are."""
+    """Patches with which planes are cut into many strips, of which two blocks take turns."""
     return (
-        patch.object(strips, "_FEWEST_BLOCKS", 0),
+        patch.multiple(strips, _FEWEST_BLOCKS=0, _MOST_BLOCKS=2),
         patch.multiple(module, most_shared=lambda _: 100, _MOST_STRIPS=math.inf),
     )
 

@@ -114,6 +114,7 @@ def test_regions_are_found(
 )
 @example(size=9, output=2, kernel=2**31)
 @example(size=2**20, output=2**20, kernel=0)
+@example(size=1, output=3, kernel=0)
 def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
     """Of those that choose the type that the kernels count in, whatever the kernel size."""
     out_shape, int64 = (1, 1, 1, output), torch.int64
@@ -125,10 +126,10 @@ def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> No
     region = regions[-1]
     assert 0 <= region < 2**31
     if region < size:
-        edges = [0, size - 1]
-        numbers = [16 * i for i in edges] + [16 * (i - region + 1) for i in edges]
         margin = 17 + size // 2**16
-        largest = max(abs(number) + margin for number in numbers) * (output - 1)
+        lows = [16 * (i - region + 1) - margin for i in (0, size - 1)]
+        highs = [16 * i + margin for i in (0, size - 1)]
+        largest = max(map(abs, lows + highs)) * (output - 1)
         assert largest <= launch.most_computed((1, 1, size), (1, 1, output))
 
 

@@ -193,7 +193,8 @@ def assert_same_in_shared_memory(dims: int, call: dict[str, Any], shared: int, s
     with planned_with(patch.object(strips, "_FEWEST_BLOCKS", math.inf)):
         expected = run(dims, call, seed)
     with planned_with(
-        patch.object(strips, "_FEWEST_BLOCKS", 0),
+        # They take turns.
+        patch.multiple(strips, _FEWEST_BLOCKS=0, _MOST_BLOCKS=2),
         patch.object(sums, "MOST_STRIPS", math.inf),
         patch.object(launch, "most_shared", lambda _: shared),
     ):

@@ -6,7 +6,8 @@
 // launch shape give the same bits. The sum is rounded to the dtype once, at the end.
 //
 // A destination of dtype scalar_t has `components` keys of int32 and `components * limbs` limbs of
-// int64, both zero at the start. Between the passes lies the end of a launch.
+// int64, both zero at the start. Between the passes lies the end of a launch; of a block that keeps
+// them in its shared memory, a barrier.
 //
 //   launch 1: accumulator<scalar_t>::observe(keys, destination, addend);
 //   launch 2: accumulator<scalar_t>::add(keys, limbs, destination, addend, headroom);

@@ -94,7 +94,7 @@ def _moving(
     scalar = ctype(word)
     if not unique and by_row and are_few(in_words):
         return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
-    cut = None if unique or by_row else cut_planes(shape, 4, most_shared, _MOST_STRIPS)
+    cut = None if unique else cut_planes(shape, 4, most_shared, _MOST_STRIPS)
     if cut is not None:
         strips = _strips(f"assign_strips<{scalar}>", cut.threads, cut.shared)
         return word, partial(_move, strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape))

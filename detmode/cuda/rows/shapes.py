@@ -156,7 +156,7 @@ def cut_planes(shape: Rows, each: int, most_shared: int, most_strips: int) -> St
     _, rows, inner, size, _ = shape
     if inner != 1 or size > MOST_EMPTY * rows or index_ctype(rows) != "int32_t":
         return None
-    return strips_of(shape.outer, size, each, most_shared, most_strips)
+    return strips_of(shape.outer, size, rows, each, most_shared, most_strips)
 
 
 def elects(shape: Rows) -> bool:

@@ -1,7 +1,8 @@
 """Adding rows of a tensor to the destinations that an index names, or multiplying them by rows.
 
 Two ways lead to sums that do not depend on the order of threads; :mod:`detmode.cuda.rows.shapes`
-says which is taken. It goes by shapes alone, so that it is the same on every GPU.
+says which is taken. It goes by shapes alone, so that it is the same on every GPU. Where integers
+are added, in memory or in a block's shared memory, goes by the GPU too, and changes no bit.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _sums(
             width = 1
         return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
     each, bits = bytes_of_sum(dtype) + 4 * mean, (shape.rows + 1).bit_length()
-    cut = None if by_row else cut_planes(shape, each, most_shared, _MOST_STRIPS)
+    cut = cut_planes(shape, each, most_shared, _MOST_STRIPS)
     if cut is not None:
         strips = _strips(dtype, include_self, mean, scale, cut.threads, cut.shared)
         launch = strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape, bits)

@@ -57,12 +57,12 @@ def plan_sums(
     """
     taps, planes = TAPS[how.interpolation], n * channels
     numel, bits = planes * samples, headroom(samples * taps**dims)
-    # 16 taps and more need more registers.
+    # As in kernels.cu: 16 taps and more need more registers.
     threads = 1024 if taps < 4 else 512
     cut = None
     if numel:
         each = bytes_of_sum(dtype)
-        cut = strips_of(planes, pixels, each, most_shared, MOST_STRIPS, threads)
+        cut = strips_of(planes, pixels, samples, each, most_shared, MOST_STRIPS, threads)
     if cut is not None:
         run = _in_blocks(how, dims, dtype, cut.threads, cut.shared).launch_blocks
         return partial(run, cut.blocks, cut.strip, cut.strips, *extents, bits)

@@ -112,6 +112,7 @@ SAMPLES = Samples(
         _adds("graph_1m_edges_scalars", lambda m: scattered(m, [100_000], 0, [1_000_000])),
         _adds("segmentation_2m_pixels_150", lambda m: scattered(m, [150], 0, [1 << 21])),
         _adds("pooling_8x64x16k_to_1k", lambda m: scattered(m, [8, 64, 1024], 2, [8, 64, 16384])),
+        _adds("router_16k_top8_of_64", lambda m: scattered(m, [1 << 14, 64], 1, [1 << 14, 8])),
         _adds("gather_targets_4k_of_32k", lambda m: scattered(m, [4096, 32_000], 1, [4096, 1])),
         _onto("multiply_2m_to_150", [150], 0, [1 << 21], reduce="multiply"),
     ),

@@ -56,6 +56,7 @@ SAMPLES = Samples(
     bench=(
         _bench("topk_64_of_32k", lambda m: scattered(m, [512, 32_000], 1, [512, 64])),
         _bench("sort_1k_rows_4k", lambda m: scattered(m, [1024, 4096], 1, [1024, 4096])),
+        _bench("sort_1m_rows_8", lambda m: scattered(m, [1 << 20, 8], 1, [1 << 20, 8])),
         _bench("rows_100k_64", lambda m: scattered_rows(m, [50_000, 64], 0, 100_000)),
     ),
     assignments={OP: _assigned},
