@@ -25,10 +25,10 @@ second launch. Up to 64 rows are added in the same way by one launch, without th
 roundings are explicit and the choice depends on the shapes alone: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
-by an integer maximum of the positions of its sources, or, where there are more than four
-destinations for each source, a stable sort of the index finds the last ones; then the owners write.
-Up to 64 rows take one launch, in which each looks for later ones. A mask has no duplicates, and its
-values are written directly.
+by an integer maximum of the positions of its sources, or, where there are more than 2**24
+destinations, and 16 for each source, a stable sort of the index finds the last ones; then the
+owners write. Up to 64 rows take one launch, in which each looks for later ones. A mask has no
+duplicates, and its values are written directly.
 
 Assignments to a ``self`` that is not contiguous, or quantized, sums of integers, and the CPU take
 PyTorch's own deterministic path: a stable sort on CUDA, one thread on the CPU.
@@ -46,8 +46,8 @@ contiguous adds a copy of ``self`` each way.
 
 Assignments read ``values`` and write each row once; values that broadcast are written out before.
 Of several indices, each adds 24 bytes to become a position. Positions are read twice, and each
-destination adds 8 bytes and each source an atomic and a read; or a sort moves 48 bytes for each
-source up to 2**18 destinations, 64 up to 2**27.
+destination adds 4 bytes, 8 from 2**31 sources on, and each source an atomic and a read; or a sort
+moves 48 bytes for each source up to 2**18 destinations, 64 up to 2**27.
 
 In total, ``index_add`` of 1,000,000 rows of 64 to 100,000 moves 1.2 times the floor; ``index_put``
 of single elements by two indices 4.2 times the floor where it adds and 4.1 times the floor where it

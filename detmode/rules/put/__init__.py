@@ -10,9 +10,9 @@ float ``atomicAdd`` on CUDA.
 
 ``accumulate=False``: the last source in row-major order stays, as in a serial loop. On CUDA each
 element of ``self`` gets an owner by an integer maximum of the positions of its sources, or, where
-there are more than four elements for each source, a stable sort of the index finds the last ones;
-then the owners write. Up to 64 sources take one launch, in which each looks for later ones. On the
-CPU ``scatter`` writes them in order; no kernel is launched.
+there are more than 2**24 elements, and 16 for each source, a stable sort of the index finds the
+last ones; then the owners write. Up to 64 sources take one launch, in which each looks for later
+ones. On the CPU ``scatter`` writes them in order; no kernel is launched.
 
 ``accumulate=True`` on CUDA: floating and complex sums are made by the launches of the family
 ``index``, which give the same bits in any order. Integers and bools add by ATen's own kernel, whose
@@ -23,10 +23,11 @@ Any GPU gives the same bits.
 ## Cost
 
 The floor is ``index`` and ``source`` read once and one element written for each. Assignments read
-the index twice, and add 8 bytes for each element of ``self`` and an atomic and a read for each
-source; a sort instead of that moves 64 bytes for each source up to 2**18 elements, 80 up to 2**27.
-For the cost of sums, see the family ``index``. A ``self`` that is not contiguous is copied each
-way. On the CPU: the index is read once more for its bounds, and one thread writes instead of all.
+the index twice, and add 4 bytes for each element of ``self``, 8 from 2**31 sources on, and an
+atomic and a read for each source; a sort instead of that moves 64 bytes for each source up to 2**18
+elements, 80 up to 2**27. For the cost of sums, see the family ``index``. A ``self`` that is not
+contiguous is copied each way. On the CPU: the index is read once more for its bounds, and one
+thread writes instead of all.
 
 In total, assignments to a quarter of the elements move 3.7 times the floor, on the CPU 2.9 times
 the floor; float32 sums of two sources for each element 4.1 times the floor, of integers 1.0 times
