@@ -241,7 +241,10 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("run", "--recheck", "2", __file__), "from 0 to 1"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
         (("run", "--html", "/", "x.py"), "is a folder"),
-        (("run", "--epochs", "3", "x.py"), "after its name); see 'detmode run --help'"),
+        (
+            ("run", "--epochs", "3", "x.py"),
+            "(the script's own options go after its name);",
+        ),
         (("doctor", "now"), "see 'detmode doctor --help'"),
         (("probe",), "script.py"),
         (("probe", "nowhere.py"), "nowhere.py"),
@@ -254,7 +257,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("run", "--quiet", "--long", "x.py"), "not allowed with"),
         (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
         (("record", "-o", "-", "x.py"), "a recording is a folder"),
-        (("diff", "--", "nowhere", "-"), "no trace at nowhere"),
+        (("diff", "--", "nowhere", "-"), "no trace at nowhere; 'detmode record -o FOLDER SCRIPT'"),
         (("rules", "--torch", "new"), "2.13"),
         (("rules", "--torch", "2.13x"), "2.13"),
         (("rules", "--torch", "1.0"), "for PyTorch 2.8 to 2.15"),
@@ -267,6 +270,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("explain",), "OP"),
         (("explain", "aten::index_ad"), "did you mean 'aten::index_add', 'aten::index_add_' or"),
         (("explain", "uniqe_dim"), "did you mean 'aten::unique_dim'"),
+        (("explain", "torch.nn.functional.ctc_los"), "did you mean 'aten::ctc_loss'"),
         (("explain", "*histcc*"), "no operator and no rule is named '*histcc*'"),
         (("explain", "no_such::operator"), "no operator and no rule is named"),
         (("rules", "--format", "html"), "see 'detmode rules --help'"),
@@ -569,6 +573,18 @@ def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -
             assert len((tmp_path / "b").read_text()) > 200
         else:
             assert (tmp_path / "b").read_text() == written
+
+
+def test_a_report_that_cannot_be_written_is_kept(run_command: Run, tmp_path: Path) -> None:
+    """The run is not lost: it lies among temporary files, and the error says in which."""
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "script.py").write_text("import os\nos.rmdir('reports')\n")
+    ours = run_command("run", "-o", "reports/run.json", "script.py")
+    assert ours.returncode == 2
+    kept = re.search(r"cannot write reports/run.json: .*; it is in (\S+[.]json)\n", ours.stderr)
+    assert kept is not None, ours.stderr
+    assert json.loads(Path(kept[1]).read_text())["rows"] == []
+    Path(kept[1]).unlink()
 
 
 def test_annotations(run_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

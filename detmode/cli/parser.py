@@ -59,9 +59,9 @@ def _main(arguments: list[str]) -> int:
     options, unknown = parser.parse_known_args(arguments)
     command: _Command = options.command
     if unknown:
-        known = commands[command.__name__]._option_string_actions
+        known = set(commands[command.__name__]._option_string_actions) - {"-h", "--help"}
         hint = did_you_mean(unknown[0].partition("=")[0], known)
-        place = " (a script's own stand after its name)" if "program" in options else ""
+        place = " (the script's own options go after its name)" if "program" in options else ""
         raise UsageError(
             f"unrecognized arguments: {' '.join(unknown)}{hint}{place}; "
             f"see 'detmode {command.__name__} --help'"
@@ -199,7 +199,7 @@ def _output(*forms: str) -> tuple[_Option, _Option]:
 
 
 _QUIET = _flag("--quiet", "print the verdict alone")
-_LONG = _flag("--long", "print each row as a paragraph, with reason and remedy")
+_LONG = _flag("--long", "print each row as a paragraph, with its reason and any remedy")
 _REPORT = _path(
     "--report", metavar="FILE.json", help="print it, and write it there with --format json"
 )

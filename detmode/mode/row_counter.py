@@ -225,7 +225,7 @@ def remedy_for(call: Call, decision: Decision) -> str | None:
     name, overridden = call.func._schema.name, call.overload.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
     if decision.action == "allow":
-        otherwise = "runs detmode's deterministic kernel" if substitute_exists else "warns about it"
+        otherwise = "runs its deterministic kernel" if substitute_exists else "warns about it"
         return f"allowed by name; without the allow region or the override detmode {otherwise}"
     if decision.action == "substitute" or (decision.action == "native" and overridden is None):
         return None
@@ -237,7 +237,10 @@ def remedy_for(call: Call, decision: Decision) -> str | None:
             f"{decision.unavailable}"
         )
     if substitute_exists:
-        return "detmode has a deterministic kernel for it: leave substitute=True to run it"
+        return (
+            "detmode has a deterministic kernel for it, and runs it without substitute=False "
+            "(--no-substitute)"
+        )
     allow = how_to_allow(name)
     if decision.action == "warn":
         return f"To accept it without a warning, backward included: {allow}"

@@ -252,8 +252,9 @@ class Comparison(Shown):
 
     def _body(self) -> list[str]:
         lines = [
-            f"{self.same} calls are the same, {self.different} differ, {self.only_first} are only "
-            f"in the first run, {self.only_second} only in the second"
+            f"{self.same} {'call is' if self.same == 1 else 'calls are'} the same, "
+            f"{self.different} differ, {self.only_first} are only in the first run, "
+            f"{self.only_second} only in the second"
         ]
         lines += self._about_the_runs()
         for title, divergence in self._opened():

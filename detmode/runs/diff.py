@@ -271,7 +271,7 @@ def _divergence(
     ranks: tuple[str, str] | None,
 ) -> Divergence:
     if first is None or second is None:
-        return Divergence("calls", first, second)
+        return Divergence("calls", first, second, generators=reseeded)
     differing = [
         name
         for (name, _, mine), (_, _, theirs) in zip(first.tensors(), second.tensors())

@@ -142,8 +142,8 @@ def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
     if len(kept) > 1:
         (one, first), (other, second) = list(kept.items())[:2]
         raise TraceError(
-            f"{first} has level {one[0]} of steps {one[1]}, and {second} has level {other[0]} of "
-            f"steps {other[1]}: record both runs with the same --level and --steps"
+            f"{first} was recorded with --level {one[0]} --steps {one[1]}, {second} with "
+            f"--level {other[0]} --steps {other[1]}; record both with the same --level and --steps"
         )
     return next(iter(kept))[0]
 

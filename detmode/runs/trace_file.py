@@ -167,6 +167,10 @@ class Reader:
         file = self.path / "trace.json"
         try:
             about = read_head(file, FORMAT, READABLE)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise TraceError(
+                f"no trace at {self.path}; 'detmode record -o FOLDER SCRIPT' makes one"
+            ) from error
         except OSError as error:
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)

@@ -70,7 +70,8 @@ def misnamed(op: str) -> str | None:
 
 def near(name: str, candidates: Iterable[str], most: int = 1) -> str:
     """Return a "did you mean" question if a candidate is similar, else an empty text."""
-    base = name.partition(".")[0]
+    # Behind the name of an operator comes that of an overload; a function's is the last one.
+    base = name.rpartition(".")[2] if name.startswith("torch.") else name.partition(".")[0]
     return did_you_mean(base if "::" in base else f"aten::{base}", candidates, most)
 
 

@@ -573,6 +573,7 @@ nothing = 1
     assert (good["verdict"], bad["verdict"]) == (ORDERED, "fault")
     for target, message in (
         (f"{program}::nothing", "must be a function"),
+        (f"{program}::histogramm", "has no 'histogramm'; did you mean 'histogram'?"),
         (f"{tmp_path}/none.py::f", "there is no file"),
         ("histogram", "give FILE.py::NAME"),
     ):

@@ -212,7 +212,7 @@ def test_strict_raises_what_pytorch_is_silent_about(mode, table):
 @pytest.mark.parametrize(
     ("options", "reason", "remedy"),
     [
-        ({"substitute": False}, None, "leave substitute=True to run it"),
+        ({"substitute": False}, None, "runs it without substitute=False"),
         ({}, "Install g++.", r"cannot run it here: Install g\+\+\."),
     ],
 )

@@ -69,6 +69,11 @@ def test_unseeded_python_is_a_hint(
         torch.zeros(3).add(torch.tensor([1.0, 3.0, 2.0]))
     divergence = diff(tmp_path / "one", tmp_path / "other").divergence
     assert (divergence.kind, divergence.generators) == ("inputs", ("python",))
+    # Other data may be another number of calls.
+    with record(tmp_path / "longer"):
+        torch.zeros(3).neg().add(torch.tensor([1.0, 3.0, 2.0]))
+    divergence = diff(tmp_path / "one", tmp_path / "longer").divergence
+    assert (divergence.kind, divergence.generators) == ("calls", ("python",))
     comparison = diff(faultless, Training(seed=1).record(tmp_path / "seed"))
     divergence = comparison.divergence
     assert (divergence.kind, divergence.generators) == ("seed", ("python", "torch"))

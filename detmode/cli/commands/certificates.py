@@ -11,6 +11,7 @@ from typing import Any
 
 from detmode.cli.commands import UsageError
 from detmode.cli.commands.output import check_output, form_of, give
+from detmode.table.spelling import did_you_mean
 
 
 def certify(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -53,7 +54,10 @@ def _arguments_of(target: str) -> dict[str, Any]:
     sys.path.insert(0, str(file.absolute().parent))
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)
-    found = getattr(module, attribute, None)
+    if not hasattr(module, attribute):
+        hint = did_you_mean(attribute, vars(module))
+        raise UsageError(f"{target!r}: {name} has no {attribute!r}{hint}")
+    found = getattr(module, attribute)
     if callable(found):
         found = found()
     if not isinstance(found, Mapping) or not {"kernel", "arguments"} <= set(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -194,7 +195,19 @@ def _write(path: Path, text: str) -> None:
     try:
         replace_file(path, content)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        kept = _keep(content, path.suffix)
+        raise UsageError(f"cannot write {path}: {error.strerror}{kept}") from error
+
+
+def _keep(content: bytes, suffix: str) -> str:
+    """Write what cannot be written where it was asked for, so that a run is not lost; say where."""
+    import tempfile  # with the first such file
+
+    with contextlib.suppress(OSError):
+        with tempfile.NamedTemporaryFile(prefix="detmode-", suffix=suffix, delete=False) as file:
+            file.write(content)
+        return f"; it is in {file.name}"
+    return ""
 
 
 def rows_as_asked(

@@ -79,7 +79,9 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.file is not None or not options.quiet:
         give(options, text)
     if counts["error"] or counts["warning"]:
-        say_next(options, "follow the remedies, the first one first; `detmode run` sets variables")
+        say_next(
+            options, "follow the remedies from the top; `detmode run` sets the variables itself"
+        )
     else:
         say_next(options, "`detmode audit script.py` says what a program's calls would do on CUDA")
     return 1 if counts["error"] else 0

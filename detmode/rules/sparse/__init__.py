@@ -36,7 +36,9 @@ from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, on, sparse_by_
 from detmode.table.rule import GPU_TO_GPU, Refuse, Rule, Substitute
 
 _REASON = "cuSPARSE's products may add in another order on each run"
-_COVERED = "; those of a COO, CSR or CSC matrix of floats and a dense one have a substitute"
+_COVERED = (
+    "; torch.sparse.mm of a COO, CSR or CSC matrix of floats and a dense one has a substitute"
+)
 _OPS = ("aten::_sparse_addmm", "aten::_sparse_sparse_matmul", "aten::hspmm")
 
 RULES = (
