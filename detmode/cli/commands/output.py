@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import sys
@@ -203,11 +202,14 @@ def _keep(content: bytes, suffix: str) -> str:
     """Write what cannot be written where it was asked for, so that a run is not lost; say where."""
     import tempfile  # with the first such file
 
-    with contextlib.suppress(OSError):
-        with tempfile.NamedTemporaryFile(prefix="detmode-", suffix=suffix, delete=False) as file:
-            file.write(content)
-        return f"; it is in {file.name}"
-    return ""
+    from detmode.cuda.files import replace_file
+
+    try:
+        path = Path(tempfile.gettempdir(), f"detmode-{os.urandom(4).hex()}{suffix}")
+        replace_file(path, content, 0o600)
+    except OSError:
+        return ""
+    return f"; it is in {path}"
 
 
 def rows_as_asked(
