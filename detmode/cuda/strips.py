@@ -70,7 +70,7 @@ def strips_of(
         many that have next to nothing to do. Nor do planes have strips without elements, or
         without shared memory for one.
     """
-    if size == 0 or most_shared < each:
+    if size == 0 or most_shared < each or planes * most_strips < _FEWEST_BLOCKS:
         return None
     strips = -(-size // (most_shared // each))
     blocks, strip = planes * strips, -(-size // strips)

@@ -33,7 +33,7 @@ def check_how(
 
 def matched(
     dims: int, input: tuple[int, ...], grid: tuple[int, ...], grad: tuple[int, ...]
-) -> tuple[int, int, list[int], list[int]]:
+) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
     """Return the images, their channels and their sizes, and those of the output.
 
     Args:
@@ -46,15 +46,15 @@ def matched(
         RuntimeError, ValueError: shapes that do not go together, as ATen does.
     """
     if len(input) == len(grid) == dims + 2:
-        n, channels, *sizes = input
-        images, *places, coordinates = grid
-        if images == n and coordinates == dims and 0 not in sizes:
-            if grad != (n, channels, *places):
+        sizes, places = input[2:], grid[1:-1]
+        if input[0] == grid[0] and grid[-1] == dims and 0 not in sizes:
+            made = input[:2] + places
+            if grad != made:
                 raise ValueError(
-                    f"grid_sampler(): expected grad_output to have sizes {[n, channels, *places]} "
-                    f"but got grad_output with sizes {list(grad)}"
+                    f"grid_sampler(): expected grad_output to have sizes {list(made)} but got "
+                    f"grad_output with sizes {list(grad)}"
                 )
-            return n, channels, sizes, places
+            return input[0], input[1], sizes, places
     raise RuntimeError(f"grid_sampler(): expected {_expected(dims, list(input), list(grid))}")
 
 

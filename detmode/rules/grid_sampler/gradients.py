@@ -53,13 +53,14 @@ def plan(
         Exception: as ATen, for what does not go together.
     """
     launches = in_memory(name, how, dims, dtypes)
-    n, channels, sizes, places = matched(dims, input[0], grid[0], grad[0])
+    # Plain tuples are cut quicker than a torch.Size.
+    input_size, output_size, by_grid = tuple(input[0]), tuple(grad[0]), grid[1]
+    n, channels, sizes, places = matched(dims, input_size, tuple(grid[0]), output_size)
     per_image = prod(places)
     samples = n * per_image
     # The coordinates are the grid's channels.
-    of_image, *of_places, of_coordinates = grid[1]
-    grid_stride = strides_of((of_image, of_coordinates, *of_places))
-    extents = sizes_of(input[0]), sizes_of(grad[0]), strides_of(grad[1]), grid_stride
+    grid_stride = strides_of((by_grid[0], by_grid[-1]) + by_grid[1:-1])
+    extents = sizes_of(input_size), sizes_of(output_size), strides_of(grad[1]), grid_stride
     pixels, dtype = prod(sizes), dtypes[0]
     scatter = plan_sums(
         launches, how, dims, dtype, n, channels, pixels, per_image, extents, most_shared
