@@ -6,6 +6,7 @@ import atexit
 import importlib.machinery
 import importlib.util
 import io
+import linecache
 import os
 import signal
 import sys
@@ -80,11 +81,16 @@ class Program:
                 self.module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
             self._code = compile(source, path, "exec", dont_inherit=True)
             self.module.__package__ = None
+            if is_code and hasattr(linecache, "_register_code"):
+                # From Python 3.13 on tracebacks have the source lines of such programs.
+                linecache._register_code(self._code, target, path)
         if not is_code:
             self.module.__file__ = path
             self.module.__dict__.setdefault("__cached__", None)
         self.module.__dict__["__builtins__"] = sys.modules["builtins"]
-        self.module.__dict__.setdefault("__annotations__", {})
+        if sys.version_info < (3, 14):
+            # Since then a module has them once they are asked for.
+            self.module.__dict__.setdefault("__annotations__", {})
         self._argv = [path if is_module else "-c" if is_code else target, *arguments]
 
     def become_main(self) -> None:
