@@ -143,6 +143,8 @@ class DeterministicMode(Interception):
         super()._begin()
         # What leaves each entered level; the levels share the list.
         self._entered: list[Undo] = []
+        # Where the program has changed settings to which native calls are left, by the new value.
+        self.unsettled: dict[str, str] = {}
         # Of a level that lists: what its kernels know; its thread; in others, the level itself.
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
@@ -325,6 +327,8 @@ class DeterministicMode(Interception):
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         head: dict[str, Any] = {"intercept": "listed"} if self.lists else {}
+        if self.unsettled:
+            head["unsettled"] = list(self.unsettled.values())
         if self.rechecked is not None:
             head["recheck"] = self.rechecked.head()
         return self._counter.report(head)

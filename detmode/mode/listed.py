@@ -20,7 +20,7 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,11 +28,23 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.cuda.undo import Lock, Undo
 from detmode.environment.dispatch import carried, carry, own_calls, resolve_views, untraced
+from detmode.mode import changed_settings, messages
+from detmode.mode.interception import warn_at
 from detmode.mode.levels import innermost
-from detmode.mode.listed_operators import Libraries, Place, Task, libraries, places
+from detmode.mode.listed_operators import (
+    DECIDE,
+    DECIDE_ABOVE,
+    NOTE,
+    Libraries,
+    Place,
+    Places,
+    libraries,
+    places,
+)
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
 from detmode.table.call import Call
+from detmode.table.call_site import Site
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule_table import resolve
 
@@ -80,31 +92,27 @@ class _Batch:
     """
 
     def __init__(self) -> None:
-        self.places: set[Place] = set()
-        self.libraries: dict[str, torch.library.Library] = {}
+        # By their labels.
+        self.places: dict[str, Place] = {}
+        # PyTorch's own objects: those of torch.library take as long again for each kernel.
+        self.libraries: dict[str, Any] = {}
         self.is_complete = False
 
-    def register(self, places: Iterable[Place]) -> None:
+    def register(self, places: Places) -> None:
         """Register a kernel at each place."""
-        for place, kernel in _kernels_for(tuple(places)):
-            namespace, _, name = place.func.name().partition("::")
-            library = self.libraries.get(namespace)
+        for place, kernel in _kernels_for(places):
+            library = self.libraries.get(place.namespace)
             if library is None:
-                library = torch.library.Library(namespace, "IMPL")
-                self.libraries[namespace] = library
-            # Libraries may have overridden ATen's kernel; before 2.13 a second one had to insist.
-            library.impl(
-                *(name, kernel, place.key),
-                with_keyset=place.is_above,
-                allow_override=True,
-            )
-            self.places.add(place)
+                library = torch._C._dispatch_library("IMPL", place.namespace, "", __file__, 0)
+                self.libraries[place.namespace] = library
+            library.impl(place.name, place.key, kernel, place.is_above)
+        self.places = {place.label: place for place in places}
         self.is_complete = True
 
     def destroy(self) -> None:
         """Give the operators their own kernels back."""
         for library in self.libraries.values():
-            library._destroy()
+            library.reset()
 
 
 _lock = Lock()
@@ -121,6 +129,9 @@ def enter(level: DeterministicMode, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
+    if not level._policy.warn_only:  # native calls are decided on then
+        undo.note(functools.partial(_look_at_settings, level))
+        changed_settings.watch(functools.partial(_tell, level), undo)
 
 
 def _enter(level: DeterministicMode) -> None:
@@ -135,7 +146,7 @@ def _enter(level: DeterministicMode) -> None:
     _levels.append(level)
     missing = places(level._table, level._overrides, level._policy.warn_only, level._simulate)
     for batch in _batches:
-        missing = tuple(place for place in missing if place not in batch.places)
+        missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:
         batch = _Batch()
         _batches.append(batch)
@@ -160,11 +171,26 @@ def _leave(level: DeterministicMode) -> None:
             _batches.remove(batch)
 
 
+def _tell(level: DeterministicMode, value: str, site: Site) -> None:
+    """Note and warn, once, that native calls may vary because of a setting."""
+    if value not in level.unsettled:
+        level.unsettled[value] = f"{value} from {site.text} on"
+        warn_at(messages.setting_changed(value), site)
+
+
+def _look_at_settings(level: DeterministicMode) -> None:
+    """Note settings that code in C++ has changed."""
+    for value in changed_settings.unsettled():
+        level.unsettled.setdefault(value, f"{value} when a block ended")
+
+
 def registered(op: str) -> bool:
     """Return whether calls of an operator are intercepted, on some device."""
     func = resolve(op)
     return func is not None and any(
-        place.decides and place.func is func for batch in _batches for place in batch.places
+        place.decides and place.func is func
+        for batch in _batches
+        for place in batch.places.values()
     )
 
 
@@ -172,14 +198,14 @@ def registered(op: str) -> bool:
 
 
 _Kernel = Callable[..., Any]
-_kept: dict[Place, _Kernel] = {}
+_kept: dict[str, _Kernel] = {}
 """Kernels for the next blocks: to make them takes longer than to register them."""
 _kept_for: Libraries | None = None
 """The libraries whose kernels the kept ones call."""
 _ALIASES = ("Autograd", "CompositeExplicitAutograd", COMPOSITE.name)
 
 
-def _kernels_for(places: tuple[Place, ...]) -> Iterator[tuple[Place, _Kernel]]:
+def _kernels_for(places: Places) -> Iterator[tuple[Place, _Kernel]]:
     """Make a kernel for each place, or return the kept one.
 
     What Python code has registered it may have replaced since: what calls that is not kept.
@@ -188,22 +214,22 @@ def _kernels_for(places: tuple[Place, ...]) -> Iterator[tuple[Place, _Kernel]]:
     if _kept_for != (loaded := libraries()):
         _kept.clear()
         _kept_for = loaded
-    from_python = torch.library._impls & _in_python(places).keys()
-    uncertain = {_in_python(places)[entry] for entry in from_python}
+    entries = _in_python(places)
+    uncertain = {entries[entry] for entry in torch.library._impls & entries.keys()}
     for place in places:
-        kernel = _kept.get(place)
+        kernel = _kept.get(place.label)
         if kernel is None or place in uncertain:
             kernel = _MAKERS[place.task](place)
             if place not in uncertain:
-                _kept[place] = kernel
+                _kept[place.label] = kernel
         yield place, kernel
 
 
 @functools.lru_cache(8)
-def _in_python(places: tuple[Place, ...]) -> dict[str, Place]:
+def _in_python(places: Places) -> dict[str, Place]:
     """Return the entries that PyTorch would have of kernels in Python that reach a place."""
     return {
-        f"{place.func.name().replace('::', '/')}/{key}": place
+        f"{place.namespace}/{place.name}/{key}": place
         for place in places
         for key in (place.key, *_ALIASES)
     }
@@ -277,7 +303,7 @@ def _note(
         level._memory.remember_call(call, level.paths, number)
 
 
-_MAKERS = {Task.DECIDE: _deciding, Task.DECIDE_ABOVE: _deciding_above, Task.NOTE: _noting}
+_MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}
 
 
 def _is_traced() -> bool:

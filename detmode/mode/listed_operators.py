@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from enum import Enum
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 
@@ -42,30 +41,48 @@ _SETTINGS = {"deterministic", "benchmark"}
 """Arguments that ATen passes as PyTorch's settings have them, where it makes the call itself."""
 
 
-class Task(Enum):
-    """What a kernel does with a call."""
-
-    DECIDE = "hands it to the mode"
-    DECIDE_ABOVE = "hands it to the mode, at autograd's key"
-    NOTE = "notes its place for the backward, at autograd's key"
+DECIDE = "hands it to the mode"
+DECIDE_ABOVE = "hands it to the mode, at autograd's key"
+NOTE = "notes its place for the backward, at autograd's key"
 
 
-class Place(NamedTuple):
-    """A kernel to register: of an overload, at a key, with a task."""
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A kernel to register; compared by identity, which is quick to hash.
+
+    Args:
+        func: the overload.
+        key: the dispatch key, by name.
+        task: what the kernel does with a call.
+
+    Attributes:
+        namespace: of the overload.
+        name: of the overload, within the namespace.
+        label: a text that no two places share.
+    """
 
     func: torch._ops.OpOverload
     key: str
-    task: Task
+    task: str
+
+    def __post_init__(self) -> None:
+        namespace, _, name = self.func.name().partition("::")
+        label = f"{namespace}/{name}/{self.key}: {self.task}"
+        vars(self).update(namespace=namespace, name=name, label=label)
+
+    namespace: str = field(init=False)
+    name: str = field(init=False)
+    label: str = field(init=False)
 
     @property
     def decides(self) -> bool:
         """True if the mode decides on the calls."""
-        return self.task is not Task.NOTE
+        return self.task is not NOTE
 
     @property
     def is_above(self) -> bool:
         """True if the kernel is at autograd's key."""
-        return self.task is not Task.DECIDE
+        return self.task is not DECIDE
 
 
 Places = tuple[Place, ...]
@@ -94,7 +111,7 @@ def places(
     if not overrides:
         return needed
     overridden = _overridden(names, table, tuple(overrides.items()))
-    return tuple(dict.fromkeys((*needed, *overridden)))
+    return tuple({place.label: place for place in (*needed, *overridden)}.values())
 
 
 @functools.lru_cache(1)
@@ -108,7 +125,7 @@ def _listed(
     names: tuple[str, ...], table: RuleTable, warn_only: bool, simulate: str | None
 ) -> Places:
     """Return the kernels for the rows of a table."""
-    needed: dict[Place, None] = {}
+    needed: dict[str, Place] = {}
     for key, device, layout in _KEYS:
         pretended = simulate if simulate is not None and device == "cpu" else device
         rows = table.only(functools.partial(_acts, pretended, layout, warn_only))
@@ -117,13 +134,16 @@ def _listed(
             # The site of a backward call, and what is allowed there, are those of its forward.
             is_forward = rows.is_forward(op)
             func = resolve(name) if is_forward or rows.names(op) else None
-            if func is None or not _can_have_kernel(name, key):
+            # An out variant that PyTorch has generated calls the functional overload.
+            if func is None or not _can_have_kernel(name, key) or _is_generated_out(func):
                 continue
             if acting := rows.get(func):
-                needed[_deciding(func, key, device, acting)] = None
-            elif is_forward and (place := _noting(func, key, device, layout)) is not None:
-                needed[place] = None
-    return tuple(needed)
+                place: Place | None = _deciding(func, key, device, acting)
+            else:
+                place = _noting(func, key, device, layout) if is_forward else None
+            if place is not None:
+                needed[place.label] = place
+    return tuple(needed.values())
 
 
 def _deciding(
@@ -134,8 +154,8 @@ def _deciding(
         row.rule.when.arguments and _SETTINGS.issuperset(row.rule.when.arguments) for row in acting
     )
     if follow_settings and (above := _autograd_key(func, device)) is not None:
-        return Place(func, above, Task.DECIDE_ABOVE)
-    return Place(func, key, Task.DECIDE)
+        return Place(func, above, DECIDE_ABOVE)
+    return Place(func, key, DECIDE)
 
 
 def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> Place | None:
@@ -145,9 +165,9 @@ def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> 
         return None
     if layout:
         # At autograd's key a call of dense tensors would meet the kernel as well.
-        return Place(func, key, Task.DECIDE)
+        return Place(func, key, DECIDE)
     above = _autograd_key(func, device)
-    return None if above is None else Place(func, above, Task.NOTE)
+    return None if above is None else Place(func, above, NOTE)
 
 
 @functools.lru_cache(8)
@@ -163,9 +183,7 @@ def _overridden(
         func = resolve(name) if table.names(op) or matches(spelt, patterns) else None
         if func is None or facts_of(func, table, dict(overrides)).override is None:
             continue
-        needed += [
-            Place(func, key, Task.DECIDE) for key, *_ in _KEYS if _can_have_kernel(name, key)
-        ]
+        needed += [Place(func, key, DECIDE) for key, *_ in _KEYS if _can_have_kernel(name, key)]
     return tuple(needed)
 
 
@@ -197,6 +215,11 @@ def _can_have_kernel(name: str, key: str) -> bool:
         and not _has_kernel(name, COMPOSITE)
         and _is_computed(name, key)
     )
+
+
+def _is_generated_out(func: torch._ops.OpOverload) -> bool:
+    """Return whether PyTorch has generated an overload that copies a result to an out argument."""
+    return torch.Tag.generated in func.tags and variant_of(func) == "out"
 
 
 def _autograd_key(func: torch._ops.OpOverload, device: str) -> str | None:

@@ -1,0 +1,100 @@
+"""What a program changes inside a block that leaves native calls to PyTorch's settings.
+
+``intercept="listed"`` leaves them to the flag and to cuDNN's settings, which the block chooses when
+it is entered. Calls cost nothing for it: while such a block is open, the functions that change the
+settings tell of each change.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from detmode.cuda.undo import Lock, Undo
+from detmode.environment.process_setting import FLAG
+from detmode.environment.settings import CUDNN_BENCHMARK, CUDNN_DETERMINISTIC
+from detmode.sites.lines import nearest, site_of
+from detmode.table.call_site import Site
+
+Tell = Callable[[str, Site], None]
+"""Called with a setting's new value, in words, and the place that has set it."""
+
+_SETTERS = (
+    "_set_deterministic_algorithms",
+    "_set_cudnn_benchmark",
+    "_set_cudnn_deterministic",
+)
+_PROPERTIES = ("benchmark", "deterministic")
+_UNKNOWN = Site("<unknown>")
+
+_lock = Lock()
+_users: dict[Undo, Tell] = {}
+# The object and the attribute, what was there, and what stands for it.
+_installed: list[tuple[Any, str, Any, Any]] = []
+
+
+def watch(tell: Tell, undo: Undo) -> None:
+    """Tell of each change after which native calls may vary, until ``undo`` runs."""
+    undo.note(functools.partial(_lock.run, _close, undo))
+    _lock.run(_open, tell, undo)
+
+
+def unsettled() -> Iterator[str]:
+    """Return, in words, the values that the program has chosen and that let native calls vary."""
+    is_on, warns_only = FLAG.chosen()
+    if not is_on:
+        yield "PyTorch's flag is off"
+    elif warns_only:
+        yield "PyTorch's flag is on with warn_only"
+    if CUDNN_BENCHMARK.chosen():
+        yield "torch.backends.cudnn.benchmark is on"
+    if not CUDNN_DETERMINISTIC.chosen():
+        yield "torch.backends.cudnn.deterministic is off"
+
+
+def _open(tell: Tell, undo: Undo) -> None:
+    _users[undo] = tell
+    if _installed:
+        return
+    for name in _SETTERS:
+        _install(torch._C, name)
+    # What is assigned to torch.backends.cudnn goes to the functions that its class has noted.
+    for name in _PROPERTIES:
+        setting = vars(type(torch.backends.cudnn)).get(name)
+        if hasattr(setting, "setter"):
+            _install(setting, "setter")
+
+
+def _install(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _tell_all()
+        return result
+
+    _installed.append((owner, name, original, stand_in))
+    setattr(owner, name, stand_in)
+
+
+def _tell_all() -> None:
+    frame = nearest(sys._getframe(1))
+    site = _UNKNOWN if frame is None else site_of(frame)
+    for value in unsettled():
+        for tell in list(_users.values()):
+            tell(value, site)
+
+
+def _close(undo: Undo) -> None:
+    _users.pop(undo, None)
+    if _users:
+        return
+    for owner, name, original, stand_in in _installed:
+        if getattr(owner, name) is stand_in:
+            setattr(owner, name, original)
+    _installed.clear()
