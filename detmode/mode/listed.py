@@ -27,7 +27,16 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.cuda.undo import Lock, Undo
-from detmode.environment.dispatch import carried, carry, own_calls, resolve_views, untraced
+from detmode.environment.dispatch import (
+    CONJUGATE,
+    NEGATIVE,
+    carried,
+    carry,
+    own_calls,
+    resolve_views,
+    set_excluded,
+    untraced,
+)
 from detmode.mode import changed_settings, messages
 from detmode.mode.interception import warn_at
 from detmode.mode.levels import innermost
@@ -79,7 +88,8 @@ def _above_modes() -> DispatchKeySet:
 
 # Substitutes and ATen's kernels run as in a dispatch mode: neither autograd, which an operator
 # without a derivative leaves on, nor autocast, nor a transform applies to what they call.
-_as_in_a_mode = functools.partial(torch._C._ExcludeDispatchKeyGuard, _above_modes())
+_ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
+_ABOVE_MODES = _above_modes()
 
 
 class _Batch:
@@ -254,8 +264,10 @@ def _deciding(place: Place) -> _Kernel:
             level.kernels[run] = overload
         if overload is None:
             return run(*args, **kwargs)
-        with _as_in_a_mode():
-            resolve_views()
+        with _ExcludeKeys(_ABOVE_MODES):
+            # As resolve_views does, without its call.
+            set_excluded(CONJUGATE, False)
+            set_excluded(NEGATIVE, False)
             return level._intercept(overload, args, kwargs, False)
 
     return kernel
@@ -349,7 +361,7 @@ def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
     overload = level.overload_info(twin) if level is not None else None
     if level is None or overload is None:
         return NotImplemented
-    with _as_in_a_mode():
+    with _ExcludeKeys(_ABOVE_MODES):
         resolve_views()
         return level._call_twin(overload, False, args, kwargs)
 
