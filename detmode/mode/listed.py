@@ -1,10 +1,11 @@
-"""Interception of listed operators alone, by kernels at the dispatch keys of backends.
+"""Interception of listed operators only, by kernels at the dispatch keys of backends.
 
 A dispatch mode receives every call of its thread, and so taxes every call. A kernel that is
 registered for an operator receives the calls of that operator alone: of any thread, and those that
-C++ code makes. The kernels belong to the process: they are registered when the first block that
-needs them is entered, and gone with the last one. Each asks which mode acts where it is called, and
-hands the call to the same code as a dispatch mode does.
+C++ code makes. The kernels belong to the process. They are registered when the first block that
+needs them is entered, and gone with the last one: if they stayed, they would tax the calls between
+blocks. Each asks which mode acts where it is called, and hands the call to the same code as a
+dispatch mode does.
 
 A call reaches such a kernel below autograd, as it would reach a dispatch mode, so that the numbers
 of autograd nodes mean the same. Its tensors have data and no foreign class: subclasses, fake
