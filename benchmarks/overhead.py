@@ -133,7 +133,7 @@ def free_calls(device: str = "cpu") -> dict[str, tuple[Callable[[], Any], float]
 
 
 def paired(call: Callable[[], Any], mode: DeterministicMode, rounds: int, calls: int) -> float:
-    """How many times the thread's time of a call without a mode it takes in the mode's block.
+    """The thread's time of a call in the mode's block, over that without a mode.
 
     Each round times both, by turns; the ratio is the median over the rounds.
     """

@@ -1,8 +1,9 @@
-"""What a program changes inside a block that leaves native calls to PyTorch's settings.
+"""Changes that a program makes to settings, in a block that leaves native calls to them.
 
-``intercept="listed"`` leaves them to the flag and to cuDNN's settings, which the block chooses when
-it is entered. Calls cost nothing for it: while such a block is open, the functions that change the
-settings tell of each change.
+``intercept="listed"`` leaves them to the flag and to cuDNN's benchmark, which the block chooses
+when it is entered. (cuDNN's ``deterministic`` matters only while the flag is off.) Calls cost
+nothing for it: while such a block is open, the functions that change the settings tell of each
+change.
 """
 
 from __future__ import annotations
@@ -16,19 +17,14 @@ import torch
 
 from detmode.cuda.undo import Lock, Undo
 from detmode.environment.process_setting import FLAG
-from detmode.environment.settings import CUDNN_BENCHMARK, CUDNN_DETERMINISTIC
+from detmode.environment.settings import CUDNN_BENCHMARK
 from detmode.sites.lines import nearest, site_of
 from detmode.table.call_site import Site
 
 Tell = Callable[[str, Site], None]
 """Called with a setting's new value, in words, and the place that has set it."""
 
-_SETTERS = (
-    "_set_deterministic_algorithms",
-    "_set_cudnn_benchmark",
-    "_set_cudnn_deterministic",
-)
-_PROPERTIES = ("benchmark", "deterministic")
+_SETTERS = ("_set_deterministic_algorithms", "_set_cudnn_benchmark")
 _UNKNOWN = Site("<unknown>")
 
 _lock = Lock()
@@ -52,8 +48,6 @@ def unsettled() -> Iterator[str]:
         yield "PyTorch's flag is on with warn_only"
     if CUDNN_BENCHMARK.chosen():
         yield "torch.backends.cudnn.benchmark is on"
-    if not CUDNN_DETERMINISTIC.chosen():
-        yield "torch.backends.cudnn.deterministic is off"
 
 
 def _open(tell: Tell, undo: Undo) -> None:
@@ -62,11 +56,10 @@ def _open(tell: Tell, undo: Undo) -> None:
         return
     for name in _SETTERS:
         _install(torch._C, name)
-    # What is assigned to torch.backends.cudnn goes to the functions that its class has noted.
-    for name in _PROPERTIES:
-        setting = vars(type(torch.backends.cudnn)).get(name)
-        if hasattr(setting, "setter"):
-            _install(setting, "setter")
+    # An assignment to torch.backends.cudnn.benchmark calls the function that its class has noted.
+    setting = vars(type(torch.backends.cudnn)).get("benchmark")
+    if hasattr(setting, "setter"):
+        _install(setting, "setter")
 
 
 def _install(owner: Any, name: str) -> None:

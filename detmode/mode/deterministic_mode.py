@@ -77,7 +77,7 @@ class DeterministicMode(Interception):
             name, are intercepted, by kernels that are registered for the length of the block;
             other calls cost nothing. Calls of other threads, and those made inside C++, are
             intercepted too. What PyTorch's flag makes deterministic is left to it and not counted;
-            a change of the flag inside the block is told of, by a warning and the verdict.
+            where the program changes the flag inside the block, a warning and the verdict name it.
             Enter the block while no other thread is calling operators: PyTorch's registration is
             not made for that. PyTorch 2.8 intercepts all.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for

@@ -112,11 +112,12 @@ class _Batch:
     def register(self, places: Places) -> None:
         """Register a kernel at each place."""
         for place, kernel in _kernels_for(places):
-            library = self.libraries.get(place.namespace)
-            if library is None:
-                library = torch._C._dispatch_library("IMPL", place.namespace, "", __file__, 0)
-                self.libraries[place.namespace] = library
-            library.impl(place.name, place.key, kernel, place.is_above)
+            namespace = place.namespace
+            if namespace not in self.libraries:
+                self.libraries[namespace] = torch._C._dispatch_library(
+                    "IMPL", namespace, "", __file__, 0
+                )
+            self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
         self.places = {place.label: place for place in places}
         self.is_complete = True
 

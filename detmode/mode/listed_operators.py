@@ -53,7 +53,7 @@ class Place:
     Args:
         func: the overload.
         key: the dispatch key, by name.
-        task: what the kernel does with a call.
+        task: of the kernel, for each call.
 
     Attributes:
         namespace: of the overload.

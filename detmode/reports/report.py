@@ -177,7 +177,7 @@ class Report(Shown):
 
     @property
     def unsettled(self) -> list[str]:
-        """What the program has changed of the settings to which native calls were left."""
+        """The changes of settings to which native calls were left, as texts."""
         return list(self.head.get("unsettled", ()))
 
     @property

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 SETTERS = (
     "_set_deterministic_algorithms",
     "_set_cudnn_benchmark",
-    "_set_cudnn_deterministic",
 )
 
 CHANGES = {
@@ -21,7 +20,6 @@ CHANGES = {
     "by_hand": lambda: torch._C._set_deterministic_algorithms(False),
     "warn_only": lambda: torch.use_deterministic_algorithms(True, warn_only=True),
     "benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
-    "cudnn": lambda: setattr(torch.backends.cudnn, "deterministic", False),
     "flags": lambda: torch.backends.cudnn.flags(deterministic=True, benchmark=True).__enter__(),
 }
 
@@ -38,7 +36,6 @@ def test_a_setting_that_the_program_changes(change):
             change()
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
-        torch.backends.cudnn.deterministic = True
     report = mode.report()
     assert report.verdict.startswith("may vary: calls left to PyTorch's settings")
     assert "test_changed_settings.py:" in report.unsettled[0]
@@ -51,12 +48,22 @@ def test_a_setting_that_the_program_changes(change):
 
 
 def test_a_setting_that_nobody_was_seen_to_change():
-    """What has kept PyTorch's function from before, or is in C++, is found when the block ends."""
+    """A change by C++, or by a function kept from before the block, is found when that ends."""
     kept = torch._C._set_deterministic_algorithms
     with DeterministicMode(intercept="listed") as mode:
         kept(False)
     assert mode.report().unsettled == ["PyTorch's flag is off when a block ended"]
     assert mode.report().verdict.startswith("may vary")
+
+
+def test_settings_that_make_no_call_vary():
+    """The flag turned on again, and cuDNN left out for a while, as programs do."""
+    with DeterministicMode(intercept="listed") as mode:
+        torch.use_deterministic_algorithms(True)
+        with torch.backends.cudnn.flags(enabled=False):
+            pass
+    assert not mode.report().unsettled
+    assert torch.backends.cudnn.deterministic is False
 
 
 def test_native_calls_that_are_intercepted_need_no_setting():

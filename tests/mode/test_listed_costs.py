@@ -1,4 +1,4 @@
-"""What ``intercept="listed"`` costs: few calls meet Python, and a block leaves nothing."""
+"""The cost of ``intercept="listed"``: few calls meet Python, and a block leaves nothing."""
 
 import gc
 import os
@@ -38,7 +38,7 @@ def entries():
 
 
 def test_views_and_convolutions_enter_no_python(entries):
-    """What ATen calls inside of them is listed, and costs nothing: no kernel in Python runs.
+    """Listed operators that ATen calls inside of them cost nothing: no kernel in Python runs.
 
     With gradients as well, forward and backward; a call by the program's own hand is received.
     """
@@ -75,9 +75,9 @@ CONVOLUTION = (torch.ones(1, 1, 4, 4), torch.ones(1, 1, 3, 3), None, [1, 1], [0,
 
 @pytest.mark.parametrize(("benchmark", "deterministic"), [(True, True), (False, False)])
 def test_a_convolution_that_says_itself_how_it_runs(benchmark, deterministic):
-    """A traced program passes the settings of its tracing: such a call is told of, at its line.
+    """A traced program passes the settings of its tracing: a warning names the call's line.
 
-    A call that asks for what does not vary is not.
+    A call that asks for what does not vary gives none.
     """
 
     def call(*how):
