@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.cuda.undo import Lock
 from detmode.environment.process_setting import FLAG
 from detmode.environment.settings import CUDNN_BENCHMARK
 from detmode.sites.lines import nearest, site_of
@@ -28,15 +28,19 @@ _SETTERS = ("_set_deterministic_algorithms", "_set_cudnn_benchmark")
 _UNKNOWN = Site("<unknown>")
 
 _lock = Lock()
-_users: dict[Undo, Tell] = {}
+_users: dict[object, Tell] = {}
 # The object and the attribute, what was there, and what stands for it.
 _installed: list[tuple[Any, str, Any, Any]] = []
 
 
-def watch(tell: Tell, undo: Undo) -> None:
-    """Tell of each change after which native calls may vary, until ``undo`` runs."""
-    undo.note(functools.partial(_lock.run, _close, undo))
-    _lock.run(_open, tell, undo)
+def watch(user: object, tell: Tell) -> None:
+    """Tell a user of each change after which native calls may vary."""
+    _lock.run(_open, user, tell)
+
+
+def unwatch(user: object) -> None:
+    """Tell a user of no more changes; it may have left before."""
+    _lock.run(_close, user)
 
 
 def unsettled() -> Iterator[str]:
@@ -50,8 +54,8 @@ def unsettled() -> Iterator[str]:
         yield "torch.backends.cudnn.benchmark is on"
 
 
-def _open(tell: Tell, undo: Undo) -> None:
-    _users[undo] = tell
+def _open(user: object, tell: Tell) -> None:
+    _users[user] = tell
     if _installed:
         return
     for name in _SETTERS:
@@ -83,8 +87,8 @@ def _tell_all() -> None:
             tell(value, site)
 
 
-def _close(undo: Undo) -> None:
-    _users.pop(undo, None)
+def _close(user: object) -> None:
+    _users.pop(user, None)
     if _users:
         return
     for owner, name, original, stand_in in _installed:

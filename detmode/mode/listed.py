@@ -143,7 +143,7 @@ def enter(level: DeterministicMode, undo: Undo) -> None:
     _lock.run(_enter, level)
     if not level._policy.warn_only:  # native calls are decided on then
         undo.note(functools.partial(_look_at_settings, level))
-        changed_settings.watch(functools.partial(_tell, level), undo)
+        changed_settings.watch(level, functools.partial(_tell, level))
 
 
 def _enter(level: DeterministicMode) -> None:
@@ -177,6 +177,7 @@ def _leave(level: DeterministicMode) -> None:
     if level in _levels:
         _levels.remove(level)
     level.kernels.clear()
+    changed_settings.unwatch(level)
     for batch in list(_batches):
         if not _levels or not batch.is_complete:
             batch.destroy()

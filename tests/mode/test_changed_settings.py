@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from programs import in_another_thread
+from test_threads import exit_code_of_child
 
 from detmode import DeterministicMode
 from detmode.mode import listed
-from detmode.reports.report import Report
+from detmode.reports.report import Report, of_ranks
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 
@@ -56,6 +58,19 @@ def test_a_setting_that_nobody_was_seen_to_change():
     assert mode.report().verdict.startswith("may vary")
 
 
+def test_a_forked_child():
+    """It watches for the blocks of the thread that forked it, and for no other thread's."""
+    functions = [getattr(torch._C, name) for name in SETTERS]
+
+    def is_as_before():
+        return [getattr(torch._C, name) for name in SETTERS] == functions
+
+    with DeterministicMode(intercept="listed"):
+        assert exit_code_of_child(lambda: not is_as_before()) == 0
+        assert in_another_thread(exit_code_of_child, is_as_before) == 0
+    assert is_as_before()
+
+
 def test_settings_that_make_no_call_vary():
     """The flag turned on again, and cuDNN left out for a while, as programs do."""
     with DeterministicMode(intercept="listed") as mode:
@@ -64,6 +79,15 @@ def test_settings_that_make_no_call_vary():
             pass
     assert not mode.report().unsettled
     assert torch.backends.cudnn.deterministic is False
+
+
+def test_the_report_of_several_ranks():
+    """It has the changes of all ranks, each once."""
+    changed = "PyTorch's flag is off from train.py:3 on"
+    reports = [Report([], head={"unsettled": [changed]}) for _ in range(2)]
+    whole = of_ranks(Report([]), reports, 3, {})
+    assert whole.unsettled == [changed]
+    assert whole.verdict.startswith("may vary")
 
 
 def test_native_calls_that_are_intercepted_need_no_setting():
