@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -107,7 +108,8 @@ def places(
         simulate: the device type that CPU tensors have.
     """
     names = _names(libraries())
-    needed = _listed(names, table, warn_only, simulate)
+    impossible = frozenset(row for row, may_hold in _by_environment(table) if not may_hold())
+    needed = _listed(names, table, impossible, warn_only, simulate)
     if not overrides:
         return needed
     overridden = _overridden(names, table, tuple(overrides.items()))
@@ -121,10 +123,21 @@ def _names(loaded: Libraries) -> tuple[str, ...]:
 
 
 @functools.lru_cache(8)
+def _by_environment(table: RuleTable) -> list[tuple[FamilyRule, Callable[[], bool]]]:
+    """Return the rows that the environment may exclude, which is asked for at each block."""
+    return [(row, may_hold) for row in table if (may_hold := row.rule.when.environment)]
+
+
+@functools.lru_cache(8)
 def _listed(
-    names: tuple[str, ...], table: RuleTable, warn_only: bool, simulate: str | None
+    names: tuple[str, ...],
+    table: RuleTable,
+    impossible: frozenset[FamilyRule],
+    warn_only: bool,
+    simulate: str | None,
 ) -> Places:
-    """Return the kernels for the rows of a table."""
+    """Return the kernels for the rows of a table, except impossible ones."""
+    table = table.only(lambda row: row not in impossible)
     needed: dict[str, Place] = {}
     for key, device, layout in _KEYS:
         pretended = simulate if simulate is not None and device == "cpu" else device

@@ -3,14 +3,17 @@
 import gc
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import needs
 import pytest
 import torch
+from programs import rule
 
-from detmode import DeterministicMode
+from detmode import DeterministicMode, Refuse, RuleTable
 from detmode.mode import listed
+from detmode.table.conditions import FLOATING, cublas_workspace_unset, dtype_in, on
 from detmode.verify.claims import same_bits
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
@@ -93,6 +96,18 @@ def test_a_convolution_that_says_itself_how_it_runs(benchmark, deterministic):
         with pytest.raises(RuntimeError, match="aten::_convolution"):
             call(benchmark, deterministic)
         assert same_bits(expected, call(False, True))
+
+
+def test_the_environment_is_read_at_the_block(entries, monkeypatch):
+    """Products enter Python, and are refused, only where cuBLAS has no workspace of its own."""
+    when = on("cuda") & dtype_in("self", FLOATING) & cublas_workspace_unset()
+    x, rules = torch.ones(2, 2), RuleTable([rule("aten::mm", Refuse(), when=when)])
+    mode = DeterministicMode(rules=rules, strict=True, intercept="listed", simulate="cuda")
+    for value, count in ((":4096:8", 0), ("", 1), (":16:8", 0)):
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", value)
+        with mode, pytest.raises(RuntimeError, match="aten::mm") if count else nullcontext():
+            assert entries(lambda: x @ x) == count
+    assert [row.count for row in mode.records] == [1]
 
 
 def test_a_thousand_blocks_take_no_more_memory_than_ten():
