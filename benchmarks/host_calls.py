@@ -183,18 +183,18 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: (_zeros(4, 128), 0, _index(64 + n), _zeros(64 + n, 128)),
         SUM,
     ),
-    # Short ones are added as integers, in four launches.
-    "index_add, integers": (
+    "index_add, sorted pairs": (
         aten.index_add.default,
         lambda n: (_zeros(4, 2), 0, _index(64 + n), _zeros(64 + n, 2)),
         SUM,
     ),
+    # Single elements are added as integers, in four launches.
     "scatter_add, integers": (
         aten.scatter_add.default,
         lambda n: (_zeros(4, 2), 0, _index(64 + n, 2), _zeros(64 + n, 2)),
         SUM,
     ),
-    "index_put, accumulate, integers": (
+    "index_put, accumulate, sorted pairs": (
         aten.index_put.default,
         lambda n: (_zeros(4, 2), [_index(64 + n)], _zeros(64 + n, 2), True),
         SUM,

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -33,6 +34,8 @@ from detmode.environment.settings import deterministic_flag
 
 TARGETS = {"DeterministicMode, unlisted": 1.05, "DeterministicMode, native": 1.80}
 PROGRAM_TARGETS = {'intercept="listed", unfilled': 1.03}
+FREE, CONVOLUTION = 1.02, 1.10
+"""Targets of calls that ``intercept="listed"`` does not receive, over no mode."""
 EMPTY = "empty TorchDispatchMode"
 NONE = "no mode"
 
@@ -113,6 +116,74 @@ def small_call(device: str = "cpu") -> Timer:
     return Timer("neg(x)", globals={"neg": torch.ops.aten.neg.default, "x": x})
 
 
+def free_calls(device: str = "cpu") -> dict[str, tuple[Callable[[], Any], float]]:
+    """Calls that ``intercept="listed"`` does not receive, by what they are, with their targets."""
+    x, convolution = torch.ones(1, 3, 8, 8, device=device), nn.Conv2d(3, 4, 3).to(device)
+    matrix = torch.ones(4, 4, device=device)
+    return {
+        "t()": (matrix.t, FREE),
+        "x[0]": (lambda: matrix[0], FREE),
+        "expand": (lambda: matrix.expand(2, 4, 4), FREE),
+        "transpose": (lambda: matrix.transpose(0, 1), FREE),
+        "neg": (matrix.neg, FREE),
+        "mm": (lambda: matrix @ matrix, FREE),
+        "a convolution": (lambda: convolution(x), CONVOLUTION),
+        "a convolution and its backward": (lambda: convolution(x).sum().backward(), CONVOLUTION),
+    }
+
+
+def paired(call: Callable[[], Any], mode: DeterministicMode, rounds: int, calls: int) -> float:
+    """The thread's time of a call in the mode's block, over that without a mode.
+
+    Each round times both, by turns; the ratio is the median over the rounds.
+    """
+
+    def seconds() -> float:
+        call()  # what is looked up at a first call
+        start = time.thread_time()
+        for _ in range(calls):
+            call()
+        return time.thread_time() - start
+
+    ratios = []
+    for _ in range(rounds):
+        without = seconds()
+        with mode:
+            ratios.append(seconds() / without)
+    return statistics.median(ratios)
+
+
+def entering(mode: DeterministicMode, rounds: int) -> float:
+    """Seconds of the thread for an empty block of a mode that was entered before, the median."""
+    times = []
+    for _ in range(rounds):
+        start = time.thread_time()
+        with mode:
+            pass
+        times.append(time.thread_time() - start)
+    return statistics.median(times)
+
+
+def show_free(rounds: int, calls: int, device: str) -> None:
+    """Print what calls take under ``intercept="listed"`` that it does not receive.
+
+    Without a GPU its kernels are registered for the CPU's tensors, as they are for a GPU's there.
+    """
+    simulate = None if device == "cuda" else "cuda"
+    mode = DeterministicMode(intercept="listed", fill_uninitialized_memory=False, simulate=simulate)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a thread's time is that of one
+    rows = []
+    for name, (call, target) in free_calls(device).items():
+        ratio = paired(call, mode, rounds, calls)
+        verdict = "met" if ratio <= target else "missed"
+        rows.append((name, f"{ratio:.2f}", f"{target:.2f}", verdict))
+    torch.set_num_threads(threads)
+    heads = ('under intercept="listed"', "over no mode", "target", "")
+    print(tabulate(rows, headers=heads, disable_numparse=True, colalign=("left", *["right"] * 2)))
+    print(f'entering and leaving intercept="listed" again: {entering(mode, rounds) * 1e3:.1f} ms')
+
+
 def measure(
     found: Modes, rounds: int, calls: int, timer: Timer | None = None
 ) -> dict[str, list[float]]:
@@ -181,10 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         timer = Timer("run()", globals={"run": run})
         times = measure(program_modes(), options.rounds, options.runs, timer)
         show(what, times, NONE, PROGRAM_TARGETS)
-    entering = Timer(
-        "with mode: pass", globals={"mode": DeterministicMode(intercept="listed")}
-    ).timeit(options.rounds)
-    print(f'entering and leaving intercept="listed": {entering.mean * 1e3:.1f} ms')
+    show_free(options.rounds, options.calls, device)
     rounds = f"{options.rounds} rounds of {options.calls} calls, medians"
     print(f"PyTorch {torch.__version__}, {cpu()}, {rounds}")
     if options.imports:

@@ -541,8 +541,19 @@ MODE = (
         "tests/mode/test_listed.py",
         ("return _guest_of(_levels[-1]) if _levels else None", "return None"),
         ("if not _levels or not batch.is_complete:", "if not _levels:"),
-        ("is_forward = rows.is_forward(op)", "is_forward = False"),
         ("and _choices(other) != _choices(level):", "and False:"),
+    ),
+    *_of(
+        "detmode/mode/listed_operators.py",
+        "tests/mode/test_listed.py tests/mode/test_listed_costs.py",
+        ("is_forward = rows.is_forward(op)", "is_forward = False"),
+        ("row.rule.when.arguments and _SETTINGS", "_SETTINGS"),
+    ),
+    *_of(
+        "detmode/mode/changed_settings.py",
+        "tests/mode/test_changed_settings.py",
+        ("elif warns_only:", "elif False:"),
+        ("if CUDNN_BENCHMARK.chosen():", "if False:"),
     ),
     *_of(
         "detmode/table/overload_info.py",

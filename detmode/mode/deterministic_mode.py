@@ -76,7 +76,8 @@ class DeterministicMode(Interception):
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
             other calls cost nothing. Calls of other threads, and those made inside C++, are
-            intercepted too. What PyTorch's flag makes deterministic is left to it and not counted.
+            intercepted too. What PyTorch's flag makes deterministic is left to it and not counted;
+            where the program changes the flag inside the block, a warning and the verdict name it.
             Enter the block while no other thread is calling operators: PyTorch's registration is
             not made for that. PyTorch 2.8 intercepts all.
         fill_uninitialized_memory: sets ``torch.utils.deterministic.fill_uninitialized_memory`` for
@@ -143,6 +144,8 @@ class DeterministicMode(Interception):
         super()._begin()
         # What leaves each entered level; the levels share the list.
         self._entered: list[Undo] = []
+        # Where the program has changed settings to which native calls are left, by the new value.
+        self.unsettled: dict[str, str] = {}
         # Of a level that lists: what its kernels know; its thread; in others, the level itself.
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
@@ -325,6 +328,8 @@ class DeterministicMode(Interception):
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         head: dict[str, Any] = {"intercept": "listed"} if self.lists else {}
+        if self.unsettled:
+            head["unsettled"] = list(self.unsettled.values())
         if self.rechecked is not None:
             head["recheck"] = self.rechecked.head()
         return self._counter.report(head)

@@ -340,7 +340,7 @@ class Interception(CompiledInside):
         if not warned:
             raise RuntimeError(message)
         self._logger.warning("%s", message)
-        _warn_at(message, site)
+        warn_at(message, site)
 
     def say_once(self, topic: str, text: str) -> None:
         """Log a warning, once for each topic."""
@@ -393,7 +393,7 @@ def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs
     return run_substitute(action, overload, overload.signature.bind(args, kwargs))
 
 
-def _warn_at(message: str, site: Site) -> None:
+def warn_at(message: str, site: Site) -> None:
     """Warn with the user's line, where Python's filters look for it."""
     if site.file is None:
         warnings.warn(message, DeterminismWarning, stacklevel=2)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from detmode.environment.dispatch import carried, carry
+import torch
+
+from detmode.environment.dispatch import carry
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
 
 _LEVELS = "detmode.levels"
+_is_kept, _get = torch._C._is_key_in_tls, torch._C._get_obj_in_tls
 
 _local = threading.local()
 
@@ -29,5 +32,6 @@ def levels_here() -> list[DeterministicMode]:
 
 def innermost() -> DeterministicMode | None:
     """Return the innermost level of the current thread, or of the one whose backward this is."""
-    levels: list[DeterministicMode] | None = carried(_LEVELS)
+    # As carried does, without its call: each listed call asks.
+    levels: list[DeterministicMode] = _get(_LEVELS) if _is_kept(_LEVELS) else []
     return levels[-1] if levels else None

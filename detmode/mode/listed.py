@@ -1,10 +1,11 @@
-"""Interception of listed operators alone, by kernels at the dispatch keys of backends.
+"""Interception of listed operators only, by kernels at the dispatch keys of backends.
 
 A dispatch mode receives every call of its thread, and so taxes every call. A kernel that is
 registered for an operator receives the calls of that operator alone: of any thread, and those that
-C++ code makes. The kernels belong to the process: they are registered when the first block that
-needs them is entered, and gone with the last one. Each asks which mode acts where it is called, and
-hands the call to the same code as a dispatch mode does.
+C++ code makes. The kernels belong to the process. They are registered when the first block that
+needs them is entered, and gone with the last one: if they stayed, they would tax the calls between
+blocks. Each asks which mode acts where it is called, and hands the call to the same code as a
+dispatch mode does.
 
 A call reaches such a kernel below autograd, as it would reach a dispatch mode, so that the numbers
 of autograd nodes mean the same. Its tensors have data and no foreign class: subclasses, fake
@@ -20,23 +21,42 @@ import functools
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.cuda.undo import Lock, Undo
-from detmode.environment.dispatch import carried, carry, own_calls, resolve_views, untraced
-from detmode.mode.interception import facts_of
+from detmode.environment.dispatch import (
+    CONJUGATE,
+    NEGATIVE,
+    carried,
+    carry,
+    own_calls,
+    resolve_views,
+    set_excluded,
+    untraced,
+)
+from detmode.mode import changed_settings, messages
+from detmode.mode.interception import warn_at
 from detmode.mode.levels import innermost
-from detmode.mode.options import means_unlisted
+from detmode.mode.listed_operators import (
+    DECIDE,
+    DECIDE_ABOVE,
+    NOTE,
+    Libraries,
+    Place,
+    Places,
+    libraries,
+    places,
+)
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
-from detmode.table.names import matches
+from detmode.table.call import Call
+from detmode.table.call_site import Site
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
-from detmode.table.rule import Native, Refuse, Substitute
-from detmode.table.rule_table import TORCH_VERSION, FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import resolve
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
@@ -49,20 +69,12 @@ AVAILABLE = hasattr(torch.library, "get_kernel")
 
 UNAVAILABLE = 'intercept="listed" needs PyTorch 2.9 or newer: every call is intercepted'
 
-_KEYS = [
-    (layout + device.upper(), device, layout.startswith("Sparse"))
-    for device in ("cpu", "cuda", "mps")
-    for layout in ("", "Sparse", "SparseCsr", "Quantized")
-    if torch._C._parse_dispatch_key(layout + device.upper()) is not None
-    and (device != "cuda" or torch.backends.cuda.is_built())
-]
-"""Dispatch keys of backends: the device type of their tensors, and whether those are sparse."""
-
-_FILLING = "uninitialized_memory"
-"""The family of operators that return new memory."""
-
 _GUEST = "detmode.guest"
 _UNSEEN: Any = object()
+_get_sequence_nr = torch._C._autograd._get_sequence_nr
+_count_modes = torch._C._len_torch_dispatch_stack
+_get_mode = torch._C._get_dispatch_mode
+_FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def _above_modes() -> DispatchKeySet:
@@ -77,39 +89,42 @@ def _above_modes() -> DispatchKeySet:
 
 # Substitutes and ATen's kernels run as in a dispatch mode: neither autograd, which an operator
 # without a derivative leaves on, nor autocast, nor a transform applies to what they call.
-_as_in_a_mode = functools.partial(torch._C._ExcludeDispatchKeyGuard, _above_modes())
+_ExcludeKeys = torch._C._ExcludeDispatchKeyGuard
+_ABOVE_MODES = _above_modes()
 
 
 class _Batch:
     """Kernels that were registered together.
 
     Attributes:
-        names: of the overloads and keys.
+        places: theirs.
         libraries: the owners of the registrations, by namespace.
         is_complete: false if an interrupt struck while they were registered.
     """
 
     def __init__(self) -> None:
-        self.names: set[tuple[str, str]] = set()
-        self.libraries: dict[str, torch.library.Library] = {}
+        # By their labels.
+        self.places: dict[str, Place] = {}
+        # PyTorch's own objects: those of torch.library take as long again for each kernel.
+        self.libraries: dict[str, Any] = {}
         self.is_complete = False
 
-    def register(self, overloads: Iterable[tuple[torch._ops.OpOverload, str]]) -> None:
-        """Register a kernel for each overload and key."""
-        for func, key in overloads:
-            library = self.libraries.get(func.namespace)
-            if library is None:
-                library = torch.library.Library(func.namespace, "IMPL")
-                self.libraries[func.namespace] = library
-            # Libraries may have overridden ATen's kernel; before 2.13 a second one had to insist.
-            library.impl(func, _kernel(func, key), key, allow_override=True)
-            self.names.add((func.name(), key))
+    def register(self, places: Places) -> None:
+        """Register a kernel at each place."""
+        for place, kernel in _kernels_for(places):
+            namespace = place.namespace
+            if namespace not in self.libraries:
+                self.libraries[namespace] = torch._C._dispatch_library(
+                    "IMPL", namespace, "", __file__, 0
+                )
+            self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
+        self.places = {place.label: place for place in places}
         self.is_complete = True
 
     def destroy(self) -> None:
         """Give the operators their own kernels back."""
         for library in self.libraries.values():
-            library._destroy()
+            library.reset()
 
 
 _lock = Lock()
@@ -126,6 +141,9 @@ def enter(level: DeterministicMode, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
+    if not level._policy.warn_only:  # native calls are decided on then
+        undo.note(functools.partial(_look_at_settings, level))
+        changed_settings.watch(level, functools.partial(_tell, level))
 
 
 def _enter(level: DeterministicMode) -> None:
@@ -138,8 +156,9 @@ def _enter(level: DeterministicMode) -> None:
                 'both blocks the same RuleTable object and arguments, or use intercept="all"'
             )
     _levels.append(level)
-    known = {name for batch in _batches for name in batch.names}
-    missing = [(func, key) for func, key in _overloads_of(level) if (func.name(), key) not in known]
+    missing = places(level._table, level._overrides, level._policy.warn_only, level._simulate)
+    for batch in _batches:
+        missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:
         batch = _Batch()
         _batches.append(batch)
@@ -158,119 +177,80 @@ def _leave(level: DeterministicMode) -> None:
     if level in _levels:
         _levels.remove(level)
     level.kernels.clear()
+    changed_settings.unwatch(level)
     for batch in list(_batches):
         if not _levels or not batch.is_complete:
             batch.destroy()
             _batches.remove(batch)
 
 
+def _tell(level: DeterministicMode, value: str, site: Site) -> None:
+    """Note and warn, once, that native calls may vary because of a setting."""
+    if value not in level.unsettled:
+        level.unsettled[value] = f"{value} from {site.text} on"
+        warn_at(messages.setting_changed(value), site)
+
+
+def _look_at_settings(level: DeterministicMode) -> None:
+    """Note settings that code in C++ has changed."""
+    for value in changed_settings.unsettled():
+        level.unsettled.setdefault(value, f"{value} when a block ended")
+
+
 def registered(op: str) -> bool:
     """Return whether calls of an operator are intercepted, on some device."""
     func = resolve(op)
     return func is not None and any(
-        name == func.name() for batch in _batches for name, _ in batch.names
-    )
-
-
-# Which operators
-
-
-_Overloads = dict[tuple[torch._ops.OpOverload, str], None]
-"""Overloads, each with the key of a kernel; a set with an order."""
-
-
-def _overloads_of(level: DeterministicMode) -> _Overloads:
-    """Return the overloads and keys for which the level needs kernels, if they can have one."""
-    names = tuple(torch._C._dispatch_get_all_op_names())
-    table, overrides = level._table, tuple(level._overrides.items())
-    found = _listed(names, table, level._policy.warn_only, level._simulate)
-    return found | _overridden(names, table, overrides) if overrides else found
-
-
-@functools.lru_cache(8)
-def _listed(
-    names: tuple[str, ...], table: RuleTable, warn_only: bool, simulate: str | None
-) -> _Overloads:
-    """Return the overloads that need kernels for the rows of a table.
-
-    Args:
-        names: of all operators that are loaded.
-        table: the table.
-        warn_only: PyTorch's flag then leaves some of its deterministic paths off, so that native
-            calls are intercepted too, and run strictly.
-        simulate: the device type that CPU tensors have.
-    """
-    found: _Overloads = {}
-    for key, device, sparse in _KEYS:
-        pretended = simulate if simulate is not None and device == "cpu" else device
-        rows = table.only(functools.partial(_acts, key, pretended, sparse, warn_only))
-        for name in names:
-            op = name.partition(".")[0]
-            # The site of a backward call, and what is allowed there, are those of its forward.
-            is_forward = rows.is_forward(op)
-            func = resolve(name) if is_forward or rows.names(op) else None
-            if func is None or not (is_forward or rows.get(func)):
-                continue
-            if _can_have_kernel(func, key):
-                found[func, key] = None
-    return found
-
-
-@functools.lru_cache(8)
-def _overridden(
-    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, str], ...]
-) -> _Overloads:
-    """Return the overloads to which overrides apply, on any device."""
-    found: _Overloads = {}
-    patterns = [pattern for pattern, _ in overrides if means_unlisted(pattern)]
-    for name in names:
-        op, _, overload = name.partition(".")
-        spelt = (op, name if overload else f"{name}.default")
-        func = resolve(name) if table.names(op) or matches(spelt, patterns) else None
-        if func is None or facts_of(func, table, dict(overrides)).override is None:
-            continue
-        for key, _, _ in _KEYS:
-            if _can_have_kernel(func, key):
-                found[func, key] = None
-    return found
-
-
-def _acts(key: str, device: str, sparse: bool, warn_only: bool, row: FamilyRule) -> bool:
-    """Return whether a row needs kernels at a key."""
-    rule = row.rule
-    actions: list[type] = [Refuse]
-    if rule.when.needs_sparse or not sparse:  # other substitutes take dense tensors
-        actions.append(Substitute)
-    if warn_only:
-        actions.append(Native)
-    if row.family == _FILLING:  # PyTorch fills the memory of other tensors in any case
-        actions = [Substitute] if key.startswith("Quantized") else []
-    return (
-        isinstance(rule.action, tuple(actions))
-        and rule.holds_for(TORCH_VERSION)
-        and rule.may_vary({device}, sparse)
-    )
-
-
-def _can_have_kernel(func: torch._ops.OpOverload, key: str) -> bool:
-    """Return whether calls of the overload reach a kernel at the key.
-
-    Autograd takes composite operators apart above it, which a kernel would keep it from doing.
-    For quantized tensors ATen takes apart what has no kernel of its own.
-    """
-    name = func.name()
-    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key) or (
-        not key.startswith("Quantized")
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(name, COMPOSITE)
-        and torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, key)
+        place.decides and place.func is func
+        for batch in _batches
+        for place in batch.places.values()
     )
 
 
 # Calls
 
 
-def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
+_Kernel = Callable[..., Any]
+_kept: dict[str, _Kernel] = {}
+"""Kernels for the next blocks: to make them takes longer than to register them."""
+_kept_for: Libraries | None = None
+"""The libraries whose kernels the kept ones call."""
+_ALIASES = ("Autograd", "CompositeExplicitAutograd", COMPOSITE.name)
+
+
+def _kernels_for(places: Places) -> Iterator[tuple[Place, _Kernel]]:
+    """Make a kernel for each place, or return the kept one.
+
+    What Python code has registered it may have replaced since: what calls that is not kept.
+    """
+    global _kept_for
+    if _kept_for != (loaded := libraries()):
+        _kept.clear()
+        _kept_for = loaded
+    entries = _in_python(places)
+    uncertain = {entries[entry] for entry in torch.library._impls & entries.keys()}
+    for place in places:
+        kernel = _kept.get(place.label)
+        if kernel is None or place in uncertain:
+            kernel = _MAKERS[place.task](place)
+            if place not in uncertain:
+                _kept[place.label] = kernel
+        yield place, kernel
+
+
+@functools.lru_cache(8)
+def _in_python(places: Places) -> dict[str, Place]:
+    """Return the entries that PyTorch would have of kernels in Python that reach a place."""
+    return {
+        f"{place.namespace}/{place.name}/{key}": place
+        for place in places
+        for key in (place.key, *_ALIASES)
+    }
+
+
+def _deciding(place: Place) -> _Kernel:
     """Return the kernel that hands the calls of an overload to the mode that acts."""
+    func, key = place.func, place.key
     original = torch.library.get_kernel(func, key)
     run = functools.partial(original.call_boxed, DispatchKeySet(getattr(DispatchKey, key)))
 
@@ -281,21 +261,75 @@ def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
             return run(*args, **kwargs)
         overload = level.kernels.get(run, _UNSEEN)
         if overload is _UNSEEN:
-            overload = level.kernels[run] = _with_run(level.overload_info(func), run)
+            overload = level.overload_info(func)
+            if overload is not None:
+                overload = _with_run(overload, run)
+            level.kernels[run] = overload
         if overload is None:
             return run(*args, **kwargs)
-        with _as_in_a_mode():
-            resolve_views()
+        with _ExcludeKeys(_ABOVE_MODES):
+            # As resolve_views does, without its call.
+            set_excluded(CONJUGATE, False)
+            set_excluded(NEGATIVE, False)
             return level._intercept(overload, args, kwargs, False)
 
     return kernel
 
 
-def _with_run(overload: OverloadInfo | None, run: Callable[..., Any]) -> OverloadInfo | None:
+def _deciding_above(place: Place) -> _Kernel:
+    """Return the kernel at autograd's key that hands the program's own calls to the mode."""
+    original = torch.library.get_kernel(place.func, place.key).call_boxed
+
+    @untraced
+    def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        level = None if _is_traced() else acting()
+        overload = level.overload_info(place.func) if level is not None else None
+        if level is None or overload is None:
+            return original(keys, *args, **kwargs)
+        overload = _with_run(overload, functools.partial(original, keys))
+        return level._intercept(overload, args, kwargs, False)
+
+    return kernel
+
+
+def _noting(place: Place) -> _Kernel:
+    """Return the kernel at autograd's key that notes where a call has made its node."""
+    original = torch.library.get_kernel(place.func, place.key).call_boxed
+
+    @untraced
+    def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        number = _get_sequence_nr()
+        result = original(keys, *args, **kwargs)
+        if _get_sequence_nr() != number and not _is_traced():
+            _note(place.func, number, args, kwargs)
+        return result
+
+    return kernel
+
+
+def _note(
+    func: torch._ops.OpOverload, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Note a call for the backward of its node, which has the number."""
+    level = acting()
+    overload = level.overload_info(func) if level is not None else None
+    if level is not None and overload is not None:
+        call = Call(overload, args, kwargs, level._simulate)
+        level._memory.remember_call(call, level.paths, number)
+
+
+_MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}
+
+
+def _is_traced() -> bool:
+    """Return whether calls are traced: what they stand for is called later."""
+    return bool(_count_modes()) and _get_mode(_FAKE) is not None
+
+
+def _with_run(overload: OverloadInfo, run: Callable[..., Any]) -> OverloadInfo:
     """Return the facts with ``run``, which makes calls without the registered kernel."""
-    if overload is not None:
-        overload = copy.copy(overload)
-        overload.run = run
+    overload = copy.copy(overload)
+    overload.run = run
     return overload
 
 
@@ -330,7 +364,7 @@ def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
     overload = level.overload_info(twin) if level is not None else None
     if level is None or overload is None:
         return NotImplemented
-    with _as_in_a_mode():
+    with _ExcludeKeys(_ABOVE_MODES):
         resolve_views()
         return level._call_twin(overload, False, args, kwargs)
 

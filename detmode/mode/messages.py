@@ -57,6 +57,15 @@ def own_text(overload: str, why: str) -> str:
     return f"{overload} may vary between runs, and PyTorch gives no alert: {why}"
 
 
+def setting_changed(value: str) -> str:
+    """Return the message that native calls may vary because of a setting's value, in words."""
+    return (
+        f'{value} from here on: intercept="listed" leaves native calls to PyTorch\'s settings, so '
+        "that these may vary. Leave the setting as it is inside the block, or use "
+        'intercept="all", which decides on each call'
+    )
+
+
 def flag_is_off(rule: Rule) -> str:
     """Say that nothing guards the call, as the program turned the flag off in the block."""
     return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"

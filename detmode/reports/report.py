@@ -41,7 +41,7 @@ _NARROW = 120
 VERSION = 2
 """The version of the JSON."""
 
-_OPTIONAL = ("intercept", "recheck", "where", "world_size", "missing")
+_OPTIONAL = ("intercept", "unsettled", "recheck", "where", "world_size", "missing")
 """Fields of the JSON's head that not every report has."""
 
 REPRODUCIBLE = "reproducible"
@@ -122,8 +122,9 @@ class Report(Shown):
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``recheck``, if
-            it makes calls twice: ``rate``, and the numbers of ``calls`` that it has received,
+            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``unsettled``,
+            texts, if the program has changed settings to which native calls were left; ``recheck``,
+            if it makes calls twice: ``rate``, and the numbers of ``calls`` that it has received,
             ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
             of a filter; and for a distributed run ``world_size``, and ``missing``: for each reason
             why ranks have no rows here, these ranks.
@@ -153,10 +154,13 @@ class Report(Shown):
             calls = sum(record.count for record in varying)
             lines = len({record.site for record in varying})
             found = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
+        elif self.unsettled:
+            found = "may vary: calls left to PyTorch's settings"
         else:
             found = REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL
         absent = [rank for ranks in self.missing.values() for rank in ranks]
-        limits = [UNSEEN] * self._is_partial + [f"without {named(absent)}"] * bool(absent)
+        limits = [UNSEEN] * self._is_partial + self.unsettled
+        limits += [f"without {named(absent)}"] * bool(absent)
         if "where" in self.head:
             limits.append(f"of the rows where {self.head['where']} alone")
         return f"{found} ({'; '.join(limits)})" if limits else found
@@ -172,6 +176,11 @@ class Report(Shown):
         return dict(self.head.get("missing", {}))
 
     @property
+    def unsettled(self) -> list[str]:
+        """The changes of settings to which native calls were left, as texts."""
+        return list(self.head.get("unsettled", ()))
+
+    @property
     def _is_partial(self) -> bool:
         """True if the mode has intercepted listed operators alone."""
         return self.head.get("intercept") == "listed"
@@ -185,7 +194,7 @@ class Report(Shown):
     @property
     def next_step(self) -> str:
         """The most useful next step after this run, as a command or a line of code."""
-        if not self.records:
+        if not self.records and not self.unsettled:
             return "detmode intercepted no call; `detmode audit` says what would happen on CUDA"
         worst = min(
             (record for record in self.records if record.varies),
@@ -196,6 +205,8 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
+        if self.unsettled:
+            return 'leave PyTorch\'s settings alone inside the block, or use intercept="all"'
         if not self._is_same_anywhere():
             return "`detmode doctor` lists what must stay the same besides the GPU model"
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
@@ -412,6 +423,8 @@ def of_ranks(
     course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
     head = {**own.head, "world_size": world_size, "missing": dict(missing)}
     rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
+    if unsettled := [text for report in (own, *others) for text in report.unsettled]:
+        head["unsettled"] = list(dict.fromkeys(unsettled))
     if rechecks:
         counts = rechecks[0].keys() - {"rate"}
         head["recheck"] = rechecks[0] | {n: sum(each[n] for each in rechecks) for n in counts}

@@ -190,13 +190,19 @@ class ForwardMemory:
             site = CallSite(backward_site(), None)
         call.site = site
 
-    def remember_call(self, call: Call, paths: ModulePaths) -> None:
+    def remember_call(self, call: Call, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
         allowed where that backward comes from.
+
+        Args:
+            call: the forward call.
+            paths: those of the modules.
+            number: of the node; by default, of the newest one.
         """
-        number = _get_sequence_nr() - 1
+        if number is None:
+            number = _get_sequence_nr() - 1
         if not self._notes.repeats and number in self._notes.mine:
             # Made by an earlier call: this one (empty_like, detach) makes none.
             return

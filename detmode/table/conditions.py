@@ -86,6 +86,8 @@ class Condition(Value):
         devices: the types of device of which it requires one; likewise.
         needs_sparse: true if it requires a tensor of a sparse layout.
         made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
+        environment: returns whether the process's environment lets it hold for any call; ``None``
+            if it does not depend on that.
     """
 
     text: str
@@ -95,6 +97,7 @@ class Condition(Value):
     devices: tuple[str, ...] = ()
     needs_sparse: bool = False
     made_by: Callable[[], Condition] | None = field(default=None, repr=False)
+    environment: Callable[[], bool] | None = field(default=None, repr=False)
 
     def __call__(self, call: Call) -> bool:
         """Return whether the condition holds for a call."""
@@ -110,6 +113,7 @@ class Condition(Value):
             self.devices or other.devices,
             self.needs_sparse or other.needs_sparse,
             partial(operator.and_, self, other),
+            _both(self.environment, other.environment),
         )
 
     def __repr__(self) -> str:
@@ -129,6 +133,14 @@ class Condition(Value):
             *(self.text, self.holds, self.arguments, self.dtypes),
             *(self.devices, self.needs_sparse),
         )
+
+
+def _both(
+    first: Callable[[], bool] | None, second: Callable[[], bool] | None
+) -> Callable[[], bool] | None:
+    if first is None or second is None:
+        return first or second
+    return lambda: first() and second()
 
 
 def _by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
@@ -376,7 +388,11 @@ def bias_of(name: str, matrix: str) -> Condition:
 def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     values = accepted or (":4096:8", ":16:8")
-    return _unnamed(lambda call: os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values)
+
+    def is_unset() -> bool:
+        return os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values
+
+    return _unnamed(lambda call: is_unset(), environment=is_unset)
 
 
 @_by_name

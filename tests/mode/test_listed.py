@@ -334,18 +334,23 @@ def test_an_exception_leaves_no_kernel(made):
 
 def test_an_interrupted_registration_leaves_no_kernel(made, monkeypatch):
     """An interrupt among the registrations of an inner block takes back those, and no others."""
-    before, register = tables(), torch.library.Library.impl
+    before, make = tables(), torch._C._dispatch_library
     calls = []
 
-    def interrupted(*arguments, **options):
-        calls.append(arguments)
-        register(*arguments, **options)
-        raise KeyboardInterrupt
+    class Interrupted:
+        def __init__(self, *arguments):
+            self.library = make(*arguments)
+            self.reset = self.library.reset
+
+        def impl(self, *arguments):
+            calls.append(arguments)
+            self.library.impl(*arguments)
+            raise KeyboardInterrupt
 
     names = ("aten::neg", "aten::neg.out", "aten::index_add")
     with made():
         inside = [torch._C._dispatch_dump_table(name) for name in names]
-        monkeypatch.setattr(torch.library.Library, "impl", interrupted)
+        monkeypatch.setattr(torch._C, "_dispatch_library", Interrupted)
         with pytest.raises(KeyboardInterrupt), made(overrides={"aten::neg": "allow"}):
             pass
         monkeypatch.undo()
