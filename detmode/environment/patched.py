@@ -41,7 +41,7 @@ class _StandIn:
             return (replacement if self.is_active else original)(*args, **kwargs)
 
         function.__wrapped__ = original
-        self.function = function
+        self.function: Any = function
 
 
 class Patched:

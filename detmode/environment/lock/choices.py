@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
-import random
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
-import torch
 
 from detmode.environment import generators, known
 from detmode.environment.dispatch import untraced, without_modes
@@ -147,14 +145,14 @@ def _noted(generator: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _SEEDING = tuple(
-    Patched(lambda module=module: module, name, functools.partial(_noted, generator))
+    Patched(partial(import_module, module), name, partial(_noted, generator))
     for generator, module, name in (
-        ("python", random, "seed"),
-        ("torch", torch, "manual_seed"),
-        ("torch", torch.random, "manual_seed"),
-        ("torch", torch, "seed"),
-        ("torch", torch.random, "seed"),
-        ("numpy", np.random, "seed"),
+        ("python", "random", "seed"),
+        ("torch", "torch", "manual_seed"),
+        ("torch", "torch.random", "manual_seed"),
+        ("torch", "torch", "seed"),
+        ("torch", "torch.random", "seed"),
+        ("numpy", "numpy.random", "seed"),
     )
 )
 """The functions that seed the global generators; all have the same users."""
