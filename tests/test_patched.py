@@ -89,6 +89,23 @@ def test_a_new_function_is_replaced_too(place: SimpleNamespace, patched: Patched
     assert place.number is three
 
 
+def test_two_names_of_one_function(place: SimpleNamespace) -> None:
+    """One function under two names is one while it is replaced: Dynamo asks if two seeds are."""
+    alias = SimpleNamespace(number=one)
+    both = [Patched(lambda: place, "number", doubled), Patched(lambda: alias, "number", doubled)]
+    for attribute in both:
+        attribute.enter(1)
+    assert place.number is alias.number
+    place.number, replacement = (lambda: 10 + replacement()), place.number  # as Dynamo wraps one
+    for attribute in both:
+        attribute.enter(2)
+    assert (place.number(), alias.number()) == (22, 2)
+    for user in (1, 2):
+        for attribute in both:
+            attribute.leave(user)
+    assert (place.number(), alias.number) == (11, one)
+
+
 def test_what_is_not_there(place: SimpleNamespace) -> None:
     """An object or attribute that is not there is not replaced, until it is."""
     loaded: list[Any] = []

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
-from weakref import WeakSet
+from typing import Any, ClassVar
+from weakref import WeakSet, WeakValueDictionary
 
 from detmode.cuda.undo import Lock, Undo
 
@@ -20,19 +20,18 @@ _ABSENT = object()
 
 
 class _StandIn:
-    """One replacement: what it replaces, and whether it still stands for that.
+    """One replacement of a function, and whether it still stands for that.
 
     Args:
-        held: in the object itself, which may inherit the attribute.
-        original: the attribute.
+        original: the function.
         make: makes the replacement.
     """
 
     def __init__(
-        self, held: Any, original: Callable[..., Any], make: Callable[..., Callable[..., Any]]
+        self, original: Callable[..., Any], make: Callable[..., Callable[..., Any]]
     ) -> None:
-        self.held = held
         self.is_active = True
+        self.make = make
         replacement = make(original)
 
         # With the replacement's own fields: some keep Dynamo out.
@@ -50,7 +49,8 @@ class Patched:
     Args:
         find: returns the object, or ``None`` if there is none, or not yet.
         name: of the attribute. If the object lacks it, nothing is replaced.
-        make: is given the function that is there, and returns the one that replaces it.
+        make: is given the function that is there, and returns the one that replaces it. Attributes
+            with one function and one ``make`` have one replacement: some libraries compare them.
 
     Attributes:
         users: those that need the replacement at the moment, in the order in which they came.
@@ -63,6 +63,8 @@ class Patched:
     """
 
     _lock = Lock()
+    _standing: ClassVar[WeakValueDictionary[tuple[int, int], _StandIn]] = WeakValueDictionary()
+    """The replacements of all attributes, by the functions that they replace and their makers."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Patched:
         self._name = name
         self._make = make
         self._current: _StandIn | None = None
+        self._before: Any = _ABSENT
         self._functions: WeakSet[FunctionType] = WeakSet()
 
     def until(self, undo: Undo) -> None:
@@ -107,18 +110,27 @@ class Patched:
         owner = self._find()
         if not self.users or not hasattr(owner, self._name):
             return
-        if self._current is not None and self._held(owner) is self._current.function:
+        current = self._current
+        if current is not None and current.is_active and self._held(owner) is current.function:
             return
         held, original = self._held(owner), getattr(owner, self._name)
         # Another library may have put back one that it had found.
         while isinstance(original, FunctionType) and original in self._functions:
             held = original = original.__wrapped__  # type: ignore[attr-defined]  # has been wrapped
-        if self._current is not None:
-            self._current.is_active = False
-        stand_in = _StandIn(held, original, self._make)
+        if current is not None:
+            current.is_active = False
+        stand_in = self._stand_in(original)
         self._functions.add(stand_in.function)
-        self._current = stand_in
+        self._before, self._current = held, stand_in
         setattr(owner, self._name, stand_in.function)
+
+    def _stand_in(self, original: Callable[..., Any]) -> _StandIn:
+        # By identity: methods in C are not hashable. The replacement keeps both.
+        key = id(original), id(self._make)
+        stand_in = self._standing.get(key)
+        if stand_in is None or not stand_in.is_active:
+            stand_in = self._standing[key] = _StandIn(original, self._make)
+        return stand_in
 
     def _restore(self) -> None:
         stand_in, owner = self._current, self._find()
@@ -126,11 +138,11 @@ class Patched:
             return
         stand_in.is_active = False
         if self._held(owner) is stand_in.function:
-            if stand_in.held is _ABSENT:
+            if self._before is _ABSENT:
                 delattr(owner, self._name)
             else:
-                setattr(owner, self._name, stand_in.held)
-        self._current = None
+                setattr(owner, self._name, self._before)
+        self._current, self._before = None, _ABSENT
 
     def _held(self, owner: Any) -> Any:
         # Of a class, a static method as such.

@@ -144,15 +144,16 @@ def _noted(generator: str, plain: Callable[..., Any]) -> Callable[..., Any]:
     return seed
 
 
+_TORCH = partial(_noted, "torch")
 _SEEDING = tuple(
-    Patched(partial(import_module, module), name, partial(_noted, generator))
-    for generator, module, name in (
-        ("python", "random", "seed"),
-        ("torch", "torch", "manual_seed"),
-        ("torch", "torch.random", "manual_seed"),
-        ("torch", "torch", "seed"),
-        ("torch", "torch.random", "seed"),
-        ("numpy", "numpy.random", "seed"),
+    Patched(partial(import_module, module), name, make)
+    for make, module, name in (
+        (partial(_noted, "python"), "random", "seed"),
+        (_TORCH, "torch", "manual_seed"),
+        (_TORCH, "torch.random", "manual_seed"),
+        (_TORCH, "torch", "seed"),
+        (_TORCH, "torch.random", "seed"),
+        (partial(_noted, "numpy"), "numpy.random", "seed"),
     )
 )
 """The functions that seed the global generators; all have the same users."""
