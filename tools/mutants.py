@@ -493,7 +493,7 @@ STATE = (
         "detmode/environment/seeding.py",
         "tests/test_seeding.py",
         ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
-        ('torch.set_rng_state(state["torch"].cpu())', "pass"),
+        ("return partial(torch.set_rng_state, on_host)", "return int"),
         ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
     ),
     *_of(

@@ -1,4 +1,4 @@
-"""An attribute of a foreign object that is replaced while somebody needs the replacement.
+"""An attribute of a foreign object that is replaced while it has users.
 
 Users come and go in any order, from any thread. When the last has left, the attribute is as it was.
 What another library has put there meanwhile stays: it may call what it found there, which then does

@@ -129,7 +129,7 @@ def _not_again(show: Callable[..., None]) -> Callable[..., None]:
 
 
 _SHOWING = Patched(lambda: warnings, "_showwarnmsg", _not_again)
-"""The function by which Python shows a warning that its filters let pass.
+"""The function by which Python shows a warning that its filters do not stop.
 
 The filters belong to all threads, and whoever changes them for a moment, as ``catch_warnings``
 does, takes what another thread has put there for what was there before.

@@ -44,7 +44,7 @@ class _Source(NamedTuple):
 
 
 class Draws:
-    """What a call draws, which is about to be made.
+    """The draws of a call that is about to be made.
 
     Args:
         overload: the facts about the called overload. Operators of other libraries than ATen may

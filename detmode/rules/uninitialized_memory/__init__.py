@@ -3,7 +3,7 @@
 ## What varies
 
 The content of uninitialised memory. PyTorch fills none of quantized tensors, and raises for dtypes
-that it cannot fill: ``bits8`` and its kin, ``float4_e2m1fn_x2``, integers of less than a byte. A
+that it cannot fill: ``bits8`` and the like, ``float4_e2m1fn_x2``, integers of less than a byte. A
 quantized tensor's ``resize_`` alerts on the CPU, where it
 leaves the new bytes uninitialised.
 
