@@ -41,6 +41,7 @@ class Profile:
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
         signals: the number of them that strike at any moment.
         stress: seconds for which threads, forks and signals contend.
+        beside: seconds for which threads recheck, record, warn and draw.
     """
 
     examples: int
@@ -56,6 +57,7 @@ class Profile:
     interrupted_lines: int = 1
     signals: int = 2000
     stress: int = 4
+    beside: int = 10
 
     def schedules_in(self, dtype: torch.dtype) -> int:
         """The number of schedules by which a claim about bits is checked in a dtype."""
@@ -75,6 +77,7 @@ PROFILES = {
         interrupted_lines=5,
         signals=300,
         stress=1,
+        beside=2,
     ),
     "thorough": Profile(examples=30, schedules=20, other_schedules=20, architectures=1),
     "full": Profile(
@@ -85,6 +88,7 @@ PROFILES = {
         operator_dtypes=ALL,
         sanitized=(),
         stress=120,
+        beside=120,
     ),
 }
 """The profiles by name; what a larger one does not say is all there is."""

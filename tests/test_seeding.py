@@ -198,6 +198,44 @@ def test_state_from_elsewhere(state: Any, error: type[Exception], words: str) ->
         detmode.set_rng_state(state)
 
 
+DAMAGE: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "python, words are missing": ("python", lambda each: (each[0], each[1][:9], each[2])),
+    "python, another version": ("python", lambda each: (9, *each[1:])),
+    "python, nothing": ("python", lambda each: None),
+    "torch, nothing": ("torch", lambda each: None),
+    "torch, cut off": ("torch", lambda each: each[:9]),
+    "torch, another dtype": ("torch", lambda each: each.float()),
+    "numpy, nothing": ("numpy", lambda each: None),
+    "numpy, words are missing": (
+        "numpy",
+        lambda each: {**each, "state": {**each["state"], "key": each["state"]["key"][:9]}},
+    ),
+    "numpy, fields are missing": ("numpy", lambda each: {"bit_generator": "MT19937"}),
+    "cuda, nothing": ("cuda", lambda each: None),
+    "cuda, an empty text": ("cuda", lambda each: [""]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_state_sets_nothing(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """One clear error names the damaged part, and all generators stay as they are."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    name, change = DAMAGE[damage]
+    state = detmode.rng_state()
+    damaged = {**state, name: change(state.get(name))}
+    draw()
+    before = detmode.rng_state()
+    for ordered in (damaged, dict(reversed(damaged.items()))):
+        with pytest.raises(ValueError, match=rf"state\['{name}'\] is not what rng_state\(\) gives"):
+            detmode.set_rng_state(ordered)
+    after = detmode.rng_state()
+    assert torch.equal(before.pop("torch"), after.pop("torch"))
+    assert before == after
+    detmode.set_rng_state(state)
+    draw()
+    assert detmode.rng_state()["python"] == before["python"]
+
+
 def test_cuda_generators(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA's are saved where it is initialised, and put back on as many devices as there were."""
     assert "cuda" not in detmode.rng_state() or torch.cuda.is_initialized()

@@ -493,7 +493,7 @@ STATE = (
         "detmode/environment/seeding.py",
         "tests/test_seeding.py",
         ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
-        ('torch.set_rng_state(state["torch"].cpu())', "pass"),
+        ("return partial(torch.set_rng_state, on_host)", "return int"),
         ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
     ),
     *_of(
@@ -789,7 +789,13 @@ MANY_RANKS = (
         "detmode/environment/callbacks.py",
         _RANKS("hooks"),
         ("if not future.done() and", "if False and"),
-        ("if work.get_future is ours:", "if True:"),
+    ),
+    *_of(
+        "detmode/environment/patched.py",
+        "tests/test_patched.py",
+        ("if self._held(owner) is stand_in.function:", "if True:"),
+        ("return (replacement if self.is_active else original)(", "return replacement("),
+        ("held = original = original.__wrapped__", "break"),
     ),
     *_of(
         "detmode/runs/collectives.py",

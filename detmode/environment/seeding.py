@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import operator
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,8 @@ _LARGEST = 2**32 - 1
 
 _ALWAYS = ("python", "torch")
 _WHERE_PRESENT = ("numpy", "cuda")
+_CUDA_BYTES = (8, 16)
+"""The sizes of the states of CUDA's generators; older ones lack the offset."""
 
 
 def seed_everything(seed: int) -> torch.Generator:
@@ -127,8 +130,9 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: ``state`` is not a mapping.
-        ValueError: ``state`` did not come from :func:`rng_state`, or holds a generator that this
-            process does not have: NumPy's of that kind, or those of more CUDA devices.
+        ValueError: ``state`` did not come from :func:`rng_state`, is damaged, or holds a generator
+            that this process does not have: NumPy's of that kind, or those of more CUDA devices.
+            No generator was set.
     """
     if not isinstance(state, Mapping):
         raise TypeError(f"state must be what rng_state() gives, not {type(state).__name__}")
@@ -138,23 +142,71 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"state must be what rng_state() gives: it lacks {missing} and has {unknown}"
         )
-    numpy_random = _numpy_for(state["numpy"]) if "numpy" in state else None
-    on_cuda = state.get("cuda", ())
-    if len(on_cuda) > torch.cuda.device_count():
+    if "numpy" in state:
+        _check_numpy(state["numpy"])
+    if isinstance(state.get("cuda"), (list, tuple)):
+        _check_cuda(state["cuda"])
+    # Nothing is set before all has been read.
+    steps = [_read(name, state[name]) for name in state]
+    for step in steps:
+        step()
+
+
+def _read(name: str, state: Any) -> Callable[[], object]:
+    """Read the state of a generator; return a function that sets it.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        return _READERS[name](state)
+    except Exception as error:
         raise ValueError(
-            f"state holds generators of {len(on_cuda)} CUDA devices, but this process sees "
-            f"{torch.cuda.device_count()}; make more visible, or delete state['cuda']"
-        )
-    if numpy_random is not None:
-        state_of = tree_map(_as_array, state["numpy"], is_leaf=lambda each: isinstance(each, list))
-        numpy_random.set_state(state_of)
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    torch.set_rng_state(state["torch"].cpu())
-    if on_cuda:
-        # Initialisation seeds CUDA's generators, so a state set before it would be lost.
-        torch.cuda.init()
-        torch.cuda.set_rng_state_all([each.cpu() for each in on_cuda])
+            f"state[{name!r}] is not what rng_state() gives ({type(error).__name__}: {error}); "
+            "no generator was set; use the state of another checkpoint"
+        ) from error
+
+
+def _read_python(state: Any) -> Callable[[], object]:
+    version, words, gauss = state
+    whole = version, tuple(words), gauss
+    random.Random().setstate(whole)
+    return partial(random.setstate, whole)
+
+
+def _read_torch(state: Any) -> Callable[[], object]:
+    on_host = state.cpu()
+    torch.Generator().set_state(on_host)
+    return partial(torch.set_rng_state, on_host)
+
+
+def _read_numpy(state: Any) -> Callable[[], object]:
+    numpy_random = importlib.import_module("numpy.random")
+    whole = tree_map(_as_array, state, is_leaf=lambda each: isinstance(each, list))
+    bit_generator = getattr(numpy_random, state["bit_generator"])()
+    numpy_random.RandomState(bit_generator).set_state(whole)
+    return partial(numpy_random.set_state, whole)
+
+
+def _read_cuda(states: Any) -> Callable[[], object]:
+    on_host = [each.cpu() for each in states]
+    if not all(each.dtype == torch.uint8 and each.numel() in _CUDA_BYTES for each in on_host):
+        raise TypeError(f"a CUDA generator's state has {_CUDA_BYTES[-1]} bytes")
+    return partial(_set_cuda, on_host)
+
+
+def _set_cuda(states: list[torch.Tensor]) -> None:
+    # Initialisation seeds CUDA's generators, so a state set before it would be lost.
+    torch.cuda.init()
+    torch.cuda.set_rng_state_all(states)
+
+
+_READERS: dict[str, Callable[[Any], Callable[[], object]]] = {
+    "python": _read_python,
+    "torch": _read_torch,
+    "numpy": _read_numpy,
+    "cuda": _read_cuda,
+}
 
 
 def _checked(seed: int) -> int:
@@ -172,7 +224,17 @@ def _checked(seed: int) -> int:
     return value
 
 
-def _numpy_for(state: Mapping[str, Any]) -> ModuleType:
+def _check_cuda(states: Any) -> None:
+    """Check that this process has as many devices."""
+    if len(states) > torch.cuda.device_count():
+        raise ValueError(
+            f"state holds generators of {len(states)} CUDA devices, but this process sees "
+            f"{torch.cuda.device_count()}; make more visible, or delete state['cuda']"
+        )
+
+
+def _check_numpy(state: Any) -> None:
+    """Check that this process has NumPy's generator of that kind."""
     numpy_random = _numpy_random()
     if numpy_random is None:
         raise ValueError(
@@ -180,12 +242,12 @@ def _numpy_for(state: Mapping[str, Any]) -> ModuleType:
             "state['numpy']"
         )
     here = numpy_random.get_state(legacy=False)["bit_generator"]
-    if state["bit_generator"] != here:
+    kind = state.get("bit_generator") if isinstance(state, Mapping) else here
+    if kind != here:
         raise ValueError(
-            f"state holds NumPy's global generator of kind {state['bit_generator']}, but here it "
-            f"is {here}; call numpy.random.set_bit_generator as before, or delete state['numpy']"
+            f"state holds NumPy's global generator of kind {kind}, but here it is {here}; call "
+            "numpy.random.set_bit_generator as before, or delete state['numpy']"
         )
-    return numpy_random
 
 
 def _generator(seed: int) -> torch.Generator:

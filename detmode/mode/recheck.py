@@ -279,6 +279,7 @@ class Recheck:
             outside = nullcontext() if call.level.lists else without_modes()
             with repeated() as actions, outside:
                 result = run(args, kwargs)
+            start.check()
             if not _KNOWN_TO_VARY.isdisjoint(actions):
                 return "allowed"
             second = call.data_of(args, kwargs, result)

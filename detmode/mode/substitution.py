@@ -26,7 +26,8 @@ _HISTC_OUT = torch.ops.aten.histc.out
 
 _valid: set[tuple[Any, ...]] = set()
 _SPARSE = object()
-"""Stands for the shapes of arguments with a sparse tensor, which has no strides."""
+"""Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
+TorchScript's, such as packed weights, no ``__eq__``."""
 _ABOUT_INDICES = (
     "Index should have dimension 1 or 0",
     "index_copy_(): Number of indices",
@@ -41,7 +42,7 @@ def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
     """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
-    is remembered by them. A sparse tensor has no strides, and its launcher checks all.
+    is remembered by them. Of a sparse tensor or a TorchScript object, the launcher checks all.
 
     Raises:
         Exception: ATen's, with its own type and words.
@@ -106,6 +107,8 @@ def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
             shapes += (value.shape, value.stride(), value.dtype)
         elif isinstance(value, (list, tuple)):
             shapes.append(_shapes_of(value))
+        elif isinstance(value, torch.ScriptObject):
+            return (_SPARSE,)
         else:
             shapes.append((type(value), value))
     return tuple(shapes)

@@ -166,6 +166,7 @@ class Probe(RunObserver):
                 args, kwargs = start.again()
                 with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
                     result = call.run(*args, **kwargs)
+                start.check()
                 on_host |= "schedule" in names
                 with without_modes():
                     differing = _compare(expected, data_of(call.overload, args, kwargs, result))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 from torch import Tensor, distributed
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from detmode.cuda.undo import Lock
 from detmode.environment.dispatch import untraced, without_modes
 from detmode.runs.levels import named_tensors, state_of
 
@@ -25,33 +27,53 @@ class Stepped(Protocol):
         """Return the digest of all steps that have ended."""
 
 
-_running: list[Stepped] = []
+_lock = Lock()
+_running: list[tuple[int, Stepped]] = []
+"""The recordings that are running, each with the thread that has begun it."""
 _hooks: list[Any] = []
 
 
 def watch(recording: Stepped) -> None:
     """End the recording's steps from now on."""
-    if not _running:
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
-    _running.append(recording)
+    _lock.run(_watch, recording)
 
 
 def unwatch(recording: Stepped) -> None:
     """End them no longer."""
-    _running.remove(recording)
-    if not _running:
+    _lock.run(_unwatch, recording)
+
+
+def _watch(recording: Stepped) -> None:
+    _running.append((get_ident(), recording))
+    if not _hooks:
+        _hooks.append(register_optimizer_step_post_hook(_stepped))
+
+
+def _unwatch(recording: Stepped) -> None:
+    _running[:] = [each for each in _running if each[1] is not recording]
+    if not _running and _hooks:
         _hooks.pop().remove()
+
+
+def _here() -> list[Stepped]:
+    """Return the recordings of this thread; of a thread that has none, those of all others.
+
+    Programs that record in their main thread may train in another, and optimizers that step in
+    backward do so in autograd's threads.
+    """
+    thread, running = get_ident(), tuple(_running)
+    return [each for own, each in running if own == thread] or [each for _, each in running]
 
 
 @untraced
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for recording in _running:
+    for recording in _here():
         recording.end_step(partial(state_of, optimizer))
 
 
 @untraced
 def end_step(**tensors: Tensor) -> None:
-    """End a step in the recordings that are running; without one, do nothing.
+    """End a step in the recordings of this thread; if it has none, in all that are running.
 
     A step also ends where an optimizer's ``step()`` returns. A program without an optimizer calls
     this function instead, at the end of each piece of work that is to be compared as a whole.
@@ -64,7 +86,7 @@ def end_step(**tensors: Tensor) -> None:
         TypeError: one of them is no tensor.
     """
     state = named_tensors(tensors)
-    for recording in _running:
+    for recording in _here():
         recording.end_step(lambda: state)
 
 
@@ -99,7 +121,8 @@ def run_digest(group: Any = None) -> str:
 
 def leaf_of_run() -> bytes | None:
     """Return the digest of all steps on this rank; ``None`` if no recording is running."""
-    return _running[-1].digest_of_steps() if _running else None
+    running = _here()
+    return running[-1].digest_of_steps() if running else None
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:

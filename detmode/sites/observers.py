@@ -8,12 +8,14 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode.environment.dispatch import CompiledInside, autocast_inside
+from detmode.environment.patched import Patched
 from detmode.table.call_site import CallSite
 
 __all__ = ["Observer", "observer", "repeated", "repetition", "repetitions"]
@@ -115,23 +117,43 @@ repetitions: set[object] = set()
 """Those of all threads, to be asked first: a value of the thread's own is not found as soon."""
 
 
+def _not_again(show: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that shows a warning, unless the thread repeats calls."""
+
+    @wraps(show)
+    def shown(*message: Any) -> None:
+        if repetition.actions is None:
+            show(*message)
+
+    return shown
+
+
+_SHOWING = Patched(lambda: warnings, "_showwarnmsg", _not_again)
+"""The function by which Python shows a warning that its filters do not stop.
+
+The filters belong to all threads, and whoever changes them for a moment, as ``catch_warnings``
+does, takes what another thread has put there for what was there before.
+"""
+
+
 @contextmanager
 def repeated() -> Iterator[list[str]]:
     """Mark the calls in the block as repeats of the program's calls, which no report counts.
 
+    Warnings of the thread are not shown.
+
     Yields:
         The actions on them of a mode that they go through.
     """
-    saved, filters = repetition.actions, warnings.filters
+    saved = repetition.actions
     actions: list[str] = []
     ongoing = object()
     try:
+        _SHOWING.enter(ongoing)
         repetitions.add(ongoing)
         repetition.actions = actions
-        # No warning is repeated, or raised by a filter. catch_warnings would make Python forget
-        # which lines have already warned.
-        warnings.filters = [("ignore", None, Warning, None, 0)]
         yield actions
     finally:
-        repetition.actions, warnings.filters = saved, filters
+        repetition.actions = saved
         repetitions.discard(ongoing)
+        _SHOWING.leave(ongoing)

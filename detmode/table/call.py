@@ -87,7 +87,8 @@ class Call:
         arguments: by schema name, defaults filled.
         tensors: all tensor arguments, those in lists too.
         device_types: those of the tensor arguments; without any, of the tensor to be made.
-        launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on.
+        launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on. Of a
+            call that makes the first tensor, where it does.
         row: the first row of the overload whose condition holds; ``None`` without one.
         site: the place where the call is made, once it has been looked up.
         notes: those of the forward calls whose backward makes the call, once looked up.
@@ -139,8 +140,11 @@ class Call:
             else:
                 device_types.add(tensor.device.type)
         if not tensors:
-            traced = True
-            device_types.add(_made_on(arguments.get("device"), pretend))
+            made_on = _made_on(arguments.get("device"))
+            # What makes no tensor either has nothing to run on.
+            traced = traced or made_on not in _LAUNCHING or "device" not in arguments
+            launches_on = made_on
+            device_types.add(pretend if pretend and made_on in ("cpu", "meta") else made_on)
         self.overload = overload
         self.name = overload.name
         self.args = args
@@ -167,10 +171,13 @@ class Call:
         return self.overload.run(*self.args, **self.kwargs)
 
 
-def _made_on(device: Any, pretend: str | None) -> str:
+_LAUNCHING = ("cpu", "cuda")
+"""The types of devices on which substitutes run."""
+
+
+def _made_on(device: Any) -> str:
     """Return the type of the device on which a call without tensors makes one."""
-    made_on = torch.device(device).type if device else "cpu"
-    return pretend if pretend is not None and made_on in ("cpu", "meta") else made_on
+    return torch.device(device).type if device else "cpu"
 
 
 SCALARS = frozenset({int, float, bool, str, type(None)})

@@ -39,6 +39,7 @@ __all__ = [
     "deterministic_flag",
     "dtype_in",
     "fill_uninitialized_memory",
+    "filled_by_pytorch",
     "has_strides",
     "lies_along",
     "nonempty",
@@ -273,6 +274,31 @@ def single(name: str) -> Condition:
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
     return _of_tensors(lambda tensor: tensor.is_quantized, name)
+
+
+_UNFILLED_DTYPES = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("quint8", "qint8", "qint32", "quint4x2", "quint2x4"),
+        *("bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float4_e2m1fn_x2"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)),
+    )
+    if hasattr(torch, name)
+)
+
+
+@_by_name
+def filled_by_pytorch(value: bool) -> Condition:
+    """PyTorch fills new memory of the dtype: not of quantized, bit, 4-bit and smaller ones."""
+
+    def holds(call: Call) -> bool:
+        dtype = call.arguments.get("dtype")
+        if dtype is None:
+            like = call.arguments.get("self", call.arguments.get("qtensor"))
+            dtype = like.dtype if isinstance(like, torch.Tensor) else None
+        return (dtype not in _UNFILLED_DTYPES) is value
+
+    return _unnamed(holds)
 
 
 def has_strides(tensor: torch.Tensor) -> bool:

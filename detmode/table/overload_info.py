@@ -26,20 +26,24 @@ _BACKENDS = {
     for nested in (False, True)
 }
 
-_ALLOCATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_quantized",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
+NEW_MEMORY = frozenset(
+    (
+        *("aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized"),
+        *("aten::empty", "aten::empty_like", "aten::empty_permuted", "aten::empty_quantized"),
+        *("aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"),
+        *("prims::empty", "prims::empty_permuted", "prims::empty_strided"),
     )
-) | {"inductor::resize_storage_bytes_"}
-"""Operators that return uninitialized memory."""
+)
+"""Operators whose results are uninitialized memory."""
+
+_GROWN_MEMORY = frozenset(
+    (
+        *("aten::_resize_output", "aten::_resize_output_", "aten::resize", "aten::resize_"),
+        *("aten::resize_as", "aten::resize_as_", "inductor::resize_storage_bytes_"),
+        "prims::resize",
+    )
+)
+"""Operators whose results are uninitialized memory as far as they are larger than before."""
 
 _FORMS_ALONE = ("_like", "new_zeros", "new_ones", "new_full")
 """The ends of the names of operators that read a tensor's form, and not its data."""
@@ -135,6 +139,7 @@ class OverloadInfo:
         pointwise: true if each element of the result depends on one place of the arguments alone.
         reads_no_data: true if it reads no more than the forms of its arguments.
         has_lists: true if an argument is a list of tensors.
+        allocates: true if its results are uninitialized memory, or have some at the end.
         copies: true if it overwrites its first argument with the second.
         gives_value: true if it returns a value of Python's that depends on its arguments' data.
     """
@@ -159,7 +164,7 @@ class OverloadInfo:
         self.variant = variant_of(func)
         self.out_names = out_names(func)
         self.signature = signature_of(func)
-        self.allocates = schema.name in _ALLOCATIONS
+        self.allocates = schema.name in NEW_MEMORY or schema.name in _GROWN_MEMORY
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
         self.waits = schema.name == "_c10d_functional::wait_tensor"

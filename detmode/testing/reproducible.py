@@ -20,7 +20,7 @@ from detmode.environment.dispatch import (
     without_modes,
 )
 from detmode.mode.higher_order import hand_over_to, with_bodies
-from detmode.table.names import overload_name
+from detmode.table.overload_info import NEW_MEMORY
 from detmode.testing.repeats import (
     Run,
     Snapshot,
@@ -40,18 +40,6 @@ VARIED = ("threads", "addresses", "memory", "schedule")
 
 _BYTES = (0xFF, 0x00, 0x5A)
 """The content of uninitialized memory in each run: NaN or -1, zeros, large numbers."""
-_ALLOCATIONS = frozenset(
-    f"aten::{name}.{overload}"
-    for name, overload in (
-        ("empty", "memory_format"),
-        ("empty", "names"),
-        ("empty_like", "default"),
-        ("empty_permuted", "default"),
-        ("empty_strided", "default"),
-        ("new_empty", "default"),
-        ("new_empty_strided", "default"),
-    )
-)
 _SIZES = tuple(1 << power for power in range(6, 23, 2))
 """Sizes in bytes of the blocks that are allocated and freed, so that later ones lie elsewhere."""
 
@@ -217,7 +205,8 @@ class _Filled(CompiledInside):
         with autocast_inside(func):
             result = func(*args, **(kwargs or {}))
         if (
-            overload_name(func) in _ALLOCATIONS
+            func._schema.name in NEW_MEMORY
+            and not func._schema.is_mutable
             and type(result) is Tensor
             and not result.is_meta
             and result.layout == torch.strided

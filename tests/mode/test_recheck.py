@@ -6,6 +6,8 @@ import pickle
 import random
 import statistics
 import subprocess
+import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
 from detmode.mode.recheck import WINDOW
+from detmode.mode.repetition import draws
 from detmode.mode.sampling import SampledCalls
 from detmode.reports.report import Report, of_ranks
 
@@ -85,6 +88,14 @@ def shape(x: Tensor) -> Tensor:
     return x.new_zeros(STATE["calls"])
 
 
+@torch.library.custom_op("detmode_recheck::warn", mutates_args=())
+def warn(x: Tensor) -> Tensor:
+    """Warns at each call."""
+    STATE["calls"] += 1
+    warnings.warn("as it is called", stacklevel=1)
+    return x.clone()
+
+
 @torch.library.custom_op("detmode_recheck::draw_more", mutates_args=())
 def draw_more(x: Tensor) -> Tensor:
     """Draws one number more at each call, and returns none of them."""
@@ -139,6 +150,13 @@ def test_the_program_is_as_without(rate: float) -> None:
     assert f"made twice (recheck={rate}): none differed" in str(mode.report())
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is the program's only thread: pytest's are there, and draw nothing."""
+    monkeypatch.setattr(draws, "is_alone", lambda: True)
+
+
+@pytest.mark.usefixtures("alone")
 def test_what_repeats_only_from_the_same_state() -> None:
     """Random operators start from the same generators; what is written, from the same bytes."""
     x = torch.ones(4)
@@ -153,6 +171,7 @@ def test_what_repeats_only_from_the_same_state() -> None:
     assert counts(mode)["made_twice"] >= 5
 
 
+@pytest.mark.usefixtures("alone")
 def test_generators_go_on_from_the_first_call() -> None:
     """The numbers that the second call draws do not move the program's generator."""
     torch.rand(1)
@@ -162,6 +181,105 @@ def test_generators_go_on_from_the_first_call() -> None:
         draw_more(torch.ones(3))
     assert torch.equal(torch.get_rng_state(), expected)
     assert (STATE["calls"], counts(mode)["differing"]) == (2, 0)
+
+
+def drawn_beside(work: Callable[[], object], draw: Callable[[], object]) -> list[object]:
+    """Call ``draw`` in another thread again and again while ``work`` runs; return what it gives."""
+    drawn: list[object] = []
+    begun, ended = threading.Event(), threading.Event()
+
+    def go_on() -> None:
+        while not ended.is_set():
+            drawn.append(draw())
+            begun.set()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        begun.wait()
+        work()
+    finally:
+        ended.set()
+        thread.join()
+    return drawn
+
+
+DRAWS: dict[str, Callable[[], object]] = {
+    "torch": lambda: torch.rand((), dtype=torch.float64).item(),
+    "python": random.random,
+    "numpy": np.random.rand,
+}
+WORKS: dict[str, Callable[[Tensor], object]] = {
+    "draws nothing": lambda x: x + 1,
+    "takes a generator": lambda x: x.normal_(),
+    "draws": lambda x: torch.native_dropout(x, 0.5, True),
+    "of another library": draw,
+    "of another library, draws nothing": lambda x: add_(x, x),
+}
+
+
+@pytest.mark.parametrize("drawn_from", DRAWS)
+@pytest.mark.parametrize("work", WORKS)
+def test_other_threads_draw_no_number_twice(work: str, drawn_from: str) -> None:
+    """Rechecked calls set no generator back from which another thread draws; none is blamed."""
+
+    def calls() -> None:
+        with DeterministicMode(simulate="cuda", recheck=1.0) as mode:
+            x = torch.ones(64)
+            for _ in range(150):
+                WORKS[work](x)
+        assert counts(mode)["differing"] == 0
+
+    numbers = drawn_beside(calls, DRAWS[drawn_from])
+    assert len(numbers) == len(set(numbers))
+
+
+def test_numbers_of_a_private_generator_are_compared() -> None:
+    """A call that takes a generator is made twice, also beside other threads that do not draw."""
+    waiting = threading.Event()
+    thread = threading.Thread(target=waiting.wait)
+    thread.start()
+    try:
+        with DeterministicMode(recheck=1.0) as mode:
+            torch.ones(4).normal_()
+            torch.ones(4).bernoulli_(0.5, generator=torch.Generator())
+            torch.native_dropout(torch.ones(4), 0.5, True)
+    finally:
+        waiting.set()
+        thread.join()
+    assert counts(mode)["made_twice"] == 5  # all but the last, which takes no generator
+
+
+def test_warnings_of_other_threads() -> None:
+    """No filter changes, also while threads change them, and no warning is lost or doubled."""
+    warnings.simplefilter("ignore")
+    before, show = list(warnings.filters), warnings._showwarnmsg  # type: ignore[attr-defined]
+
+    def caught() -> int:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            warnings.warn("beside", stacklevel=1)
+        return sum(str(each.message) == "beside" for each in heard)
+
+    def calls() -> None:
+        with DeterministicMode(simulate="cuda", recheck=1.0):
+            for _ in range(150):
+                warn(torch.ones(4))
+
+    found = drawn_beside(calls, caught)
+    assert set(found) == {1}
+    assert warnings.filters == before
+    assert warnings._showwarnmsg is show  # type: ignore[attr-defined]
+
+
+def test_no_warning_is_given_again() -> None:
+    """A call that warns does so once, although it is made twice."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with DeterministicMode(recheck=1.0) as mode:
+            warn(torch.ones(4))
+    assert [str(each.message) for each in heard] == ["as it is called"]
+    assert (STATE["calls"], counts(mode)["made_twice"]) == (2, 2)
 
 
 def test_a_difference_is_told_whole() -> None:

@@ -28,6 +28,9 @@ OTHER_OVERLOADS = {
     "aten::empty_strided": "as aten::empty",
     "aten::new_empty": "as aten::empty",
     "aten::new_empty_strided": "as aten::empty",
+    "aten::_empty_affine_quantized": "as aten::empty, if they have not to resize",
+    "aten::_empty_per_channel_affine_quantized": "as aten::_empty_affine_quantized",
+    "aten::empty_quantized": "as aten::_empty_affine_quantized",
     "aten::median": "without dim no index is returned, and nothing varies",
     "aten::nanmedian": "without dim no index is returned, and nothing varies",
 }

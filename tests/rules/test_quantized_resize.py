@@ -1,9 +1,13 @@
-"""resize_ of quantized tensors: new memory is filled as that of other tensors is."""
+"""New memory that PyTorch does not fill, as that of quantized tensors, is filled all the same."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from detmode import DeterministicMode
+from detmode import DeterministicMode, audit
+from detmode.testing import assert_reproducible
 
 LARGEST = {torch.quint8: 255, torch.qint8: 127, torch.qint32: 2**31 - 1}
 
@@ -61,3 +65,113 @@ def test_per_channel_is_rejected_as_by_aten() -> None:
     )
     with DeterministicMode(), pytest.raises(RuntimeError, match="per-tensor"):
         x.resize_(9)
+
+
+NEW: dict[str, Callable[[], torch.Tensor]] = {
+    "empty": lambda: torch.empty(9, dtype=torch.quint8),
+    "empty of bits": lambda: torch.empty(9, dtype=torch.bits8),
+    "empty of 4-bit floats": lambda: torch.empty(9, dtype=torch.float4_e2m1fn_x2),
+    "empty of 4-bit integers": lambda: torch.empty(9, dtype=torch.uint4),
+    "empty_strided of bits": lambda: torch.empty_strided((9,), (1,), dtype=torch.bits16),
+    "empty_permuted of bits": lambda: torch.empty_permuted((9,), (0,), dtype=torch.bits8),
+    "empty_like": lambda: torch.empty_like(quantized(torch.quint8, 9)),
+    "new_empty": lambda: quantized(torch.quint8, 2).new_empty(9),
+    "empty_quantized": lambda: torch.empty_quantized([9], quantized(torch.quint8, 2)),
+    "_empty_affine_quantized": lambda: torch._empty_affine_quantized(
+        [9], scale=0.5, zero_point=3, dtype=torch.quint8
+    ),
+    "_empty_per_channel_affine_quantized": lambda: torch._empty_per_channel_affine_quantized(
+        [9], scales=torch.ones(9), zero_points=torch.zeros(9), axis=0, dtype=torch.quint8
+    ),
+}
+"""New memory that PyTorch itself does not fill, or for which it raises."""
+
+
+def content_of(tensor: torch.Tensor) -> set[int]:
+    storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    return set(storage.tolist())
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+@pytest.mark.parametrize("name", NEW)
+def test_new_memory_is_filled(name: str, rate: float) -> None:
+    """All bits of it are set, and a recheck does not blame the hardware for what it held."""
+    used = [torch.full((64,), 90, dtype=torch.uint8) for _ in range(64)]
+    del used
+    with DeterministicMode(recheck=rate) as mode:
+        tensor = NEW[name]()
+    assert content_of(tensor) == {255}
+    assert mode.records[-1].action == "substitute"
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_new_memory_that_is_not_filled(name: str) -> None:
+    """With the filling off all kinds can be allocated, and none is blamed for what it holds."""
+    with DeterministicMode(fill_uninitialized_memory=False, recheck=1.0) as mode:
+        NEW[name]()
+    assert mode.records == ()
+
+
+def test_runs_that_vary_new_memory_vary_quantized_memory() -> None:
+    """``assert_reproducible`` notices that a function returns new memory of a quantized tensor."""
+    with pytest.raises(AssertionError):
+        assert_reproducible(lambda: NEW["_empty_affine_quantized"]().int_repr())
+
+
+def packed_linear(x: torch.Tensor) -> torch.Tensor:
+    weight = torch.quantize_per_tensor(torch.eye(4), 0.5, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    return torch.ops.quantized.linear(x, packed, 0.5, 3)
+
+
+RESIZING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "quantized::linear": packed_linear,
+    "topk": lambda x: x.topk(2).values,
+    "index_select": lambda x: x.index_select(0, torch.tensor([1, 0])),
+    "reflection_pad2d": lambda x: torch.nn.functional.pad(x[None], (1, 1, 1, 1), mode="reflect"),
+}
+"""Operators that resize a quantized tensor inside."""
+
+
+@pytest.mark.parametrize("options", [{}, {"simulate": "cuda"}, {"recheck": 1.0}], ids=str)
+@pytest.mark.parametrize("name", RESIZING)
+def test_operators_that_resize_inside(name: str, options: dict[str, Any]) -> None:
+    """They run under the mode and in an audit as they do without, and are in the report."""
+    x = torch.quantize_per_tensor(torch.randn(3, 4), 0.5, 3, torch.quint8)
+    expected = RESIZING[name](x)
+    with DeterministicMode(**options) as mode:
+        result = RESIZING[name](x)
+    assert torch.equal(result.int_repr(), expected.int_repr())
+    assert "substitute" in {record.action for record in mode.records}
+    report = audit(RESIZING[name], x)
+    assert {"error", "warn"}.isdisjoint(record.action for record in report.records)
+    with DeterministicMode(substitute=False), pytest.raises(RuntimeError):
+        RESIZING[name](x)
+    assert torch.equal(RESIZING[name](x).int_repr(), expected.int_repr())
+
+
+# torch.ao says of itself in many ways that it is deprecated.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(
+    "fbgemm" not in torch.backends.quantized.supported_engines,
+    reason="this PyTorch is built without FBGEMM",
+)
+def test_a_quantized_model() -> None:
+    """An int8 model of ``torch.ao`` runs, and gives the bits that it gives without the mode."""
+    quantization = torch.ao.quantization
+    model = torch.nn.Sequential(
+        quantization.QuantStub(),
+        torch.nn.Linear(4, 8),
+        torch.nn.ReLU(),
+        torch.nn.Linear(8, 2),
+        quantization.DeQuantStub(),
+    ).eval()
+    model.qconfig = quantization.get_default_qconfig("fbgemm")
+    x = torch.randn(5, 4)
+    prepared = quantization.prepare(model)
+    prepared(x)
+    int8 = quantization.convert(prepared)
+    expected = int8(x)
+    with DeterministicMode():
+        found = int8(x)
+    assert torch.equal(found, expected)

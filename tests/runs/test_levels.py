@@ -1,6 +1,7 @@
 """Coarse recordings: they name the first step that differs, and a second run finds the call."""
 
 import json
+import random
 import signal
 import threading
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -92,6 +94,59 @@ def test_a_program_marks_its_steps(tmp_path: Path) -> None:
     assert comparison.same == 3
     with record(tmp_path / "third", level="step"), pytest.raises(TypeError, match="must be a ten"):
         detmode.end_step(loss=1.0)
+
+
+def in_threads(*functions: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_two_recordings_in_two_threads(tmp_path: Path) -> None:
+    """Each has the steps of the optimizers, and the ends of steps, of its own thread."""
+    both, each_done = threading.Barrier(2), threading.Barrier(2)
+
+    def train(name: str, steps: int) -> None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
+        with record(tmp_path / name, level="step"):
+            both.wait()
+            for _ in range(steps):
+                optimizer.step()
+            detmode.end_step()
+            each_done.wait()
+
+    in_threads(lambda: train("short", 2), lambda: train("long", 5))
+    steps = [len(list(Reader(tmp_path / name).steps())) for name in ("short", "long")]
+    assert steps == [3, 6]
+
+
+def test_steps_of_a_thread_without_a_recording(tmp_path: Path) -> None:
+    """They end in what another thread records: it may be the main thread of a training thread."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
+    with record(tmp_path / "main", level="step"):
+        in_threads(optimizer.step)
+    assert len(list(Reader(tmp_path / "main").steps())) == 1
+
+
+def test_recordings_end_in_any_order(tmp_path: Path) -> None:
+    """The first to begin may be the first to end: the other goes on, and nothing is left."""
+    seeds = random.seed, torch.manual_seed, torch.random.manual_seed, numpy.random.seed
+    first, second = (record(tmp_path / name, level="step") for name in ("first", "second"))
+    first.__enter__()
+    second.__enter__()
+    detmode.end_step()
+    first.__exit__(None, None, None)
+    torch.manual_seed(3)
+    detmode.end_step()
+    second.__exit__(None, None, None)
+    assert seeds == (random.seed, torch.manual_seed, torch.random.manual_seed, numpy.random.seed)
+    counts = [len(list(Reader(tmp_path / name).steps())) for name in ("first", "second")]
+    assert counts == [1, 2]
+    with record(tmp_path / "third", level="step"):
+        detmode.end_step()
+    assert len(list(Reader(tmp_path / "third").steps())) == 1
 
 
 def test_generators_of_gpus_belong_to_the_state(

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import detmode
 from detmode import DeterministicMode, probe
 from detmode.cuda import host
+from detmode.mode.repetition import draws
 from detmode.runs.probe_report import ProbeReport, ProbeRow
 from detmode.runs.probing import Probe
 
@@ -282,6 +283,13 @@ def training() -> list[bytes]:
     return [pattern(each.reshape(-1)) for each in kept] + [repr(states).encode()]
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is the program's only thread: pytest's are there, and draw nothing."""
+    monkeypatch.setattr(draws, "is_alone", lambda: True)
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_program_goes_on_as_it_would() -> None:
     """Results, mutated tensors and all generators are those of a run without a probe."""
     expected, state = training(), torch.get_rng_state()
@@ -308,6 +316,7 @@ def test_calls_of_several_threads() -> None:
     assert probing.report().probed == 4 * calls
 
 
+@pytest.mark.usefixtures("alone")
 def test_random_operators_are_not_accused() -> None:
     """Each repeat begins with the generator's state: PyTorch's, a given one, Python's, NumPy's."""
     generator = torch.Generator().manual_seed(3)

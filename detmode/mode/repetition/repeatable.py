@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.environment.dispatch import without_modes
-from detmode.environment.generators import default_generators
+from detmode.mode.repetition.draws import Draws
 from detmode.mode.repetition.snapshot import Snapshot
 from detmode.mode.repetition.tensors import has_data, is_capturing
 from detmode.table.overload_info import OverloadInfo
@@ -81,26 +78,33 @@ class StartingState:
     ) -> None:
         others = overload.func.namespace != "aten"
         with without_modes():
-            self._generators = _Generators((*args, *kwargs.values()), python=others)
-            self._restore = self._generators.save()
-            self._left: list[Callable[[], object]] | None = None
+            self._draws = Draws(overload, args, kwargs)
             reads_around = overload.func._schema.name.startswith("aten::as_strided")
             written = overload.written(args, kwargs) if written_alone and not others else None
             self._snapshot = Snapshot(args, kwargs, whole=others or reads_around, written=written)
 
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Set the generators as they were, and return the arguments as they were."""
+        """Return the arguments as they were, with which a repeat draws the same random numbers.
+
+        Raises:
+            CannotRepeatError: other threads might draw them too.
+        """
         with without_modes():
-            if self._left is None:
-                self._left = self._generators.save()
-            _call_each(self._restore)
-            return self._snapshot.copy()
+            return self._draws.again(*self._snapshot.copy())
+
+    def check(self) -> None:
+        """Check that a repeat, which has just ended, started from the same state.
+
+        Raises:
+            CannotRepeatError: another thread drew random numbers during the call.
+        """
+        with without_modes():
+            self._draws.check()
 
     def resume(self) -> None:
         """Give the generators the states in which the program's own call left them."""
-        if self._left is not None:
-            with without_modes():
-                _call_each(self._left)
+        with without_modes():
+            self._draws.resume()
 
 
 def data_of(
@@ -156,34 +160,3 @@ def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
     else:
         yield name, value
-
-
-class _Generators:
-    """Random generators, whose states are saved and set again.
-
-    Args:
-        values: a call's arguments, some of which may be generators.
-        python: include Python's and NumPy's generators, which an operator in Python may use.
-    """
-
-    def __init__(self, values: Iterable[Any], *, python: bool) -> None:
-        self._generators = [*default_generators().values()]
-        self._generators += [value for value in values if isinstance(value, torch.Generator)]
-        self._python = python
-
-    def save(self) -> list[Callable[[], object]]:
-        """Return functions that restore the current states of the generators."""
-        undo: list[Callable[[], object]] = [
-            partial(generator.set_state, generator.get_state()) for generator in self._generators
-        ]
-        if self._python:
-            undo.append(partial(random.setstate, random.getstate()))
-            numpy = sys.modules.get("numpy")
-            if numpy is not None:
-                undo.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
-        return undo
-
-
-def _call_each(functions: Iterable[Callable[[], object]]) -> None:
-    for each in functions:
-        each()

@@ -21,7 +21,8 @@ is a block's, which counts it by digits of 8 bits; where rows of more than 32768
 many blocks count one row together. Counts and minima of integers do not depend on the order of
 threads: any GPU gives the same bits.
 
-``topk``: under the flag PyTorch takes the kernel with a fixed order of ties.
+``topk``: under the flag PyTorch takes the kernel with a fixed order of ties. Of quantized tensors
+it alerts, because it resizes its result, which it then writes: here it runs without the alert.
 
 ``mode`` does not vary either. To have ties in ``topk`` and ``mode`` resolved by the smallest index
 too, on any GPU, add the rules of ``detmode.rules.order_statistics.ties``, which sort the whole
@@ -56,12 +57,15 @@ the index. ``torch.median(x)`` without ``dim`` returns no index and is called un
 ties of ``topk`` may vary, which no row covers.
 """
 
+from functools import partial
+
 import torch
 
 from detmode.rules.order_statistics import launch
 from detmode.table.chain import Row, chain, on_cuda
-from detmode.table.conditions import dtype_in, on
-from detmode.table.rule import RUN_TO_RUN, Native, Refuse
+from detmode.table.conditions import deterministic_flag, dtype_in, on, quantized
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse, Substitute
+from detmode.table.unalerted import without_flag
 
 RULES = (
     *(
@@ -84,11 +88,21 @@ RULES = (
     ),
     *chain(
         "aten::topk",
-        when=on("cuda") & dtype_in("self", [torch.bfloat16, torch.float32]),
-        action=Native(),
+        Row(
+            when=deterministic_flag(True) & quantized("self"),
+            action=Substitute(
+                partial(without_flag, "aten::topk"), Native(), launches=False, traffic=1.0
+            ),
+            alert="quantized_resize_cpu_",
+            because="it resizes its quantized result, and then writes all of it",
+        ),
+        Row(
+            when=on("cuda") & dtype_in("self", [torch.bfloat16, torch.float32]),
+            action=Native(),
+            since="2.13",
+            because="under the flag ties are ordered by a prefix sum instead of atomic slots",
+        ),
         guarantee=RUN_TO_RUN,
-        since="2.13",
-        because="under the flag ties are ordered by a prefix sum instead of atomic slots",
         otherwise="the radix selection writes ties in a fixed order",
     ),
 )

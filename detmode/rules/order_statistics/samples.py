@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from math import inf, nan
@@ -129,6 +130,15 @@ def _composed(
 
 _ranked = partial(sample, "ties", lambda m: _ties(m, (4, 63), -1, k=5), "collisions")
 
+
+def _quantized(make: Maker) -> Arguments:
+    with warnings.catch_warnings():
+        # Quantized tensors are deprecated since 2.13.
+        warnings.simplefilter("ignore", UserWarning)
+        values = torch.quantize_per_tensor(make.normal(4, 9), 0.5, 3, torch.quint8)
+    return {"self": values, "k": 3}
+
+
 SAMPLES = Samples(
     cases=(
         *_cases(MEDIAN),
@@ -139,6 +149,7 @@ SAMPLES = Samples(
         _ranked(op=KTH, dtypes=FEW, variants=("cpu", "mps")),
         sample("largest", lambda m: _ties(m, (4, 9), 0, k=4, keepdim=True), op=KTH, dtypes=FEW),
         _ranked(op=TOPK, dtypes=FLOATING[1:]),
+        sample("quantized", _quantized, op=TOPK, device="cpu"),
     ),
     errors=(*_errors(MEDIAN), *_errors(NANMEDIAN)),
     bench=(*_bench(MEDIAN), *_bench(NANMEDIAN)),

@@ -2,16 +2,23 @@
 
 ## What varies
 
-The content of uninitialised memory. A quantized tensor's ``resize_`` alerts on the CPU, where it
+The content of uninitialised memory. PyTorch fills none of quantized tensors, and raises for dtypes
+that it cannot fill: ``bits8`` and the like, ``float4_e2m1fn_x2``, integers of less than a byte. A
+quantized tensor's ``resize_`` alerts on the CPU, where it
 leaves the new bytes uninitialised.
 
 ## What happens instead
 
 Under the flag PyTorch fills new memory with NaN, or the largest integer, while
-``torch.utils.deterministic.fill_uninitialized_memory`` is on, as it is by default. A quantized
-``resize_`` does the same here: ATen's own operator runs without its alert, and memory that the
-tensor did not have gets the largest integer of its dtype (bytes with all bits set, where 2- and
-4-bit elements are packed).
+``torch.utils.deterministic.fill_uninitialized_memory`` is on, as it is by default. Where PyTorch
+does not, detmode does the same: ATen's own operator runs without the filling, and all bytes of the
+new memory get the largest integer (of bit dtypes and of elements smaller than a byte, all bits are
+set). A quantized ``resize_`` does it too, without its alert, for memory that the tensor did not
+have.
+
+Operators that resize a quantized result inside, and then write all of it, run without the alert:
+``torch.ops.quantized.linear`` and ``linear_relu``, ``index_select``, ``F.pad(mode="reflect")``
+(and ``topk``, in the family of order statistics).
 
 ## Cost
 
@@ -25,25 +32,48 @@ times the floor.
 ## Limits
 
 With the filling off detmode is silent about uninitialised memory, as PyTorch is. The ``out=``
-forms of the factories are not listed; PyTorch fills there too.
+forms of the factories are not listed; PyTorch fills there too. Memory that no operator returns is
+not filled, by PyTorch neither: that of ``torch.UntypedStorage(n)``, of ``resize_`` of a storage, of
+``set_`` beyond the end of one, and of oneDNN's tensors (``to_mkldnn()``).
 """
+
+from functools import partial
 
 from detmode.rules.uninitialized_memory import launch
 from detmode.table.chain import Row, chain
-from detmode.table.conditions import deterministic_flag, fill_uninitialized_memory, on, quantized
+from detmode.table.conditions import (
+    deterministic_flag,
+    fill_uninitialized_memory,
+    filled_by_pytorch,
+    on,
+    quantized,
+)
 from detmode.table.rule import RUN_TO_RUN, Native, Substitute
+from detmode.table.unalerted import without_flag
 
 _OPS = (
+    "aten::_empty_affine_quantized",
+    "aten::_empty_per_channel_affine_quantized",
     "aten::empty.memory_format",
     "aten::empty_like",
     "aten::empty_permuted",
+    "aten::empty_quantized",
     "aten::empty_strided",
     "aten::new_empty",
     "aten::new_empty_strided",
 )
 
+_WRITTEN = (
+    ("quantized::linear", "quantized_resize_cpu_", quantized("X")),
+    ("quantized::linear_relu", "quantized_resize_cpu_", quantized("X")),
+    ("aten::reflection_pad2d", "quantized_resize_cpu_", quantized("self")),
+    ("aten::index_select", None, quantized("self")),
+)
+"""Operators that resize a quantized result inside, their alerts, and their quantized calls."""
+
+_FILLS = on("cpu", "cuda", "mps") & deterministic_flag(True) & fill_uninitialized_memory(True)
 _FILLED = Row(
-    when=on("cpu", "cuda", "mps") & deterministic_flag(True) & fill_uninitialized_memory(True),
+    when=_FILLS,
     action=Native(),
     guarantee=RUN_TO_RUN,
     because="new memory is filled with NaN or the largest integer",
@@ -70,5 +100,32 @@ RULES = (
         _FILLED,
         otherwise=_UNFILLED,
     ),
-    *chain(_OPS, _FILLED, otherwise=_UNFILLED),
+    *(
+        rule
+        for op in _OPS
+        for rule in chain(
+            op,
+            Row(
+                when=_FILLS & filled_by_pytorch(False),
+                action=Substitute(partial(launch.new_filled, op), Native(), False, traffic=1.0),
+                guarantee=RUN_TO_RUN,
+                because="PyTorch does not fill new memory of such a dtype",
+            ),
+            *(() if op.endswith("quantized") else (_FILLED,)),
+            otherwise=_UNFILLED,
+        )
+    ),
+    *(
+        rule
+        for op, alert, condition in _WRITTEN
+        for rule in chain(
+            op,
+            when=deterministic_flag(True) & condition,
+            action=Substitute(partial(without_flag, op), Native(), launches=False, traffic=1.0),
+            guarantee=RUN_TO_RUN,
+            alert=alert,
+            because="it resizes its quantized result, and then writes all of it",
+            otherwise="without the flag, or of other tensors, it resizes nothing",
+        )
+    ),
 )

@@ -1,15 +1,37 @@
-"""Resizing a quantized tensor: ATen's own operator, without the alert."""
+"""New memory that PyTorch does not fill: ATen's own operators, without alert, and the filling."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.environment.settings import deterministic_flag
+from detmode.table.unalerted import without_flag
 
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
+
+
+def new_filled(op: str, **arguments: Any) -> Tensor:
+    """``op``, whose result is new memory; all of it gets the largest integer.
+
+    Raises:
+        RuntimeError: as ATen, for instance for a dtype that it does not have on the device.
+    """
+    result: Tensor = without_flag(op, **arguments)
+    _fill(result, 0)
+    return result
+
+
+def _fill(tensor: Tensor, begin: int) -> None:
+    """Give the bytes of a tensor's storage from ``begin`` on the largest integer of its dtype."""
+    # Of bit dtypes and those of less than a byte, all bits are set.
+    integer = _INTEGERS.get(tensor.dtype, torch.uint8)
+    storage = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    storage.set_(tensor.untyped_storage())
+    storage[begin:].view(integer).fill_(torch.iinfo(integer).max)
 
 
 def resize_filled(
@@ -27,10 +49,7 @@ def resize_filled(
     target = self.clone() if out is None else out
     held = target.untyped_storage().nbytes()
     resize_unfilled(target, size, memory_format, out=target)
-    # Packed 2- and 4-bit dtypes are bytes here, all bits of which are set.
-    integer = _INTEGERS.get(target.dtype, torch.uint8)
-    storage = torch.empty(0, dtype=torch.uint8).set_(target.untyped_storage())
-    storage[held:].view(integer).fill_(torch.iinfo(integer).max)
+    _fill(target, held)
     return target
 
 

@@ -1,6 +1,7 @@
 """Samples of uninitialised memory."""
 
 import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ from detmode.table.samples import Maker, Samples, sample
 
 
 def _quantized(
-    make: Maker, *shape: int, size: list[int], dtype: torch.dtype = torch.quint8
+    make: Maker, *shape: int, size: Sequence[int] = (), dtype: torch.dtype = torch.quint8
 ) -> dict[str, Any]:
     with warnings.catch_warnings():
         # Quantized tensors are deprecated since 2.13.
@@ -26,6 +27,29 @@ def _per_channel(make: Maker) -> dict[str, Any]:
         warnings.simplefilter("ignore", UserWarning)
         values = torch.quantize_per_channel(make.normal(2, 3), one, 0 * one, 0, torch.qint8)
     return {"self": values, "size": [9]}
+
+
+def _packed(make: Maker) -> dict[str, Any]:
+    """The arguments of a quantized linear layer."""
+    weight = torch.quantize_per_tensor(make.normal(3, 4), 0.5, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, make.normal(3))
+    x = _quantized(make, 2, 4)["self"]
+    return {"X": x, "W_prepack": packed, "Y_scale_i": 0.5, "Y_zero_point_i": 3}
+
+
+_WRITTEN: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "quantized::linear": _packed,
+    "quantized::linear_relu": _packed,
+    "aten::reflection_pad2d": lambda make: {
+        "self": _quantized(make, 1, 3, 4, 5)["self"],
+        "padding": [1, 1, 1, 1],
+    },
+    "aten::index_select": lambda make: {
+        "self": _quantized(make, 3, 4)["self"],
+        "dim": 0,
+        "index": torch.tensor([2, 0]),
+    },
+}
 
 
 _resizes = partial(sample, op="aten::resize", device="cpu")
@@ -44,6 +68,37 @@ _MAKE = {
     },
     "aten::resize": lambda make: {"self": make.normal(3), "size": [5, 5]},
 }
+_UNFILLED: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "aten::empty.memory_format": lambda make: {"size": [9], "dtype": torch.bits8},
+    "aten::empty_like": lambda make: {"self": _quantized(make, 4)["self"]},
+    "aten::empty_permuted": lambda make: {
+        "size": [3, 4],
+        "physical_layout": [1, 0],
+        "dtype": torch.bits8,
+    },
+    "aten::empty_strided": lambda make: {"size": [3], "stride": [1], "dtype": torch.bits16},
+    "aten::new_empty": lambda make: {"self": make.normal(3), "size": [9], "dtype": torch.bits8},
+    "aten::new_empty_strided": lambda make: {
+        "self": make.normal(3),
+        "size": [3],
+        "stride": [1],
+        "dtype": torch.bits8,
+    },
+    "aten::_empty_affine_quantized": lambda make: {
+        "size": [9],
+        "scale": 0.5,
+        "zero_point": 3,
+        "dtype": torch.qint32,
+    },
+    "aten::_empty_per_channel_affine_quantized": lambda make: {
+        "size": [3],
+        "scales": torch.ones(3),
+        "zero_points": torch.zeros(3),
+        "axis": 0,
+        "dtype": torch.qint8,
+    },
+    "aten::empty_quantized": lambda make: {"size": [9], "qtensor": _quantized(make, 4)["self"]},
+}
 
 
 SAMPLES = Samples(
@@ -54,6 +109,8 @@ SAMPLES = Samples(
             )
             for op, make in _MAKE.items()
         ),
+        *(sample("not_filled", make, op=op, device="cpu") for op, make in _UNFILLED.items()),
+        *(sample("written", make, op=op, device="cpu") for op, make in _WRITTEN.items()),
         _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
         _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
         _resizes("quantized_int32", lambda m: _quantized(m, 4, size=[63], dtype=torch.qint32)),
