@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.undo import Lock
+from detmode.environment.patched import Patched
 from detmode.environment.process_setting import FLAG
 from detmode.environment.settings import CUDNN_BENCHMARK
 from detmode.sites.lines import nearest, site_of
@@ -24,23 +24,22 @@ from detmode.table.call_site import Site
 Tell = Callable[[str, Site], None]
 """Called with a setting's new value, in words, and the place that has set it."""
 
-_SETTERS = ("_set_deterministic_algorithms", "_set_cudnn_benchmark")
 _UNKNOWN = Site("<unknown>")
-
-_lock = Lock()
 _users: dict[object, Tell] = {}
-# The object and the attribute, what was there, and what stands for it.
-_installed: list[tuple[Any, str, Any, Any]] = []
 
 
 def watch(user: object, tell: Tell) -> None:
     """Tell a user of each change after which native calls may vary."""
-    _lock.run(_open, user, tell)
+    _users[user] = tell
+    for setter in _SETTERS:
+        setter.enter(user)
 
 
 def unwatch(user: object) -> None:
     """Tell a user of no more changes; it may have left before."""
-    _lock.run(_close, user)
+    _users.pop(user, None)
+    for setter in _SETTERS:
+        setter.leave(user)
 
 
 def unsettled() -> Iterator[str]:
@@ -54,29 +53,14 @@ def unsettled() -> Iterator[str]:
         yield "torch.backends.cudnn.benchmark is on"
 
 
-def _open(user: object, tell: Tell) -> None:
-    _users[user] = tell
-    if _installed:
-        return
-    for name in _SETTERS:
-        _install(torch._C, name)
-    # An assignment to torch.backends.cudnn.benchmark calls the function that its class has noted.
-    setting = vars(type(torch.backends.cudnn)).get("benchmark")
-    if hasattr(setting, "setter"):
-        _install(setting, "setter")
-
-
-def _install(owner: Any, name: str) -> None:
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def stand_in(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
+def _telling(setter: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(setter)
+    def set_and_tell(*args: Any, **kwargs: Any) -> Any:
+        result = setter(*args, **kwargs)
         _tell_all()
         return result
 
-    _installed.append((owner, name, original, stand_in))
-    setattr(owner, name, stand_in)
+    return set_and_tell
 
 
 def _tell_all() -> None:
@@ -87,11 +71,13 @@ def _tell_all() -> None:
             tell(value, site)
 
 
-def _close(user: object) -> None:
-    _users.pop(user, None)
-    if _users:
-        return
-    for owner, name, original, stand_in in _installed:
-        if getattr(owner, name) is stand_in:
-            setattr(owner, name, original)
-    _installed.clear()
+def _cudnn_benchmark() -> Any:
+    # An assignment to torch.backends.cudnn.benchmark calls the function that its class has noted.
+    return vars(type(torch.backends.cudnn)).get("benchmark")
+
+
+_SETTERS = (
+    Patched(lambda: torch._C, "_set_deterministic_algorithms", _telling),
+    Patched(lambda: torch._C, "_set_cudnn_benchmark", _telling),
+    Patched(_cudnn_benchmark, "setter", _telling),
+)
