@@ -8,10 +8,12 @@ from typing import Any
 
 from detmode.audit.blind_spots import Unseen, listing_of, text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow, read_json
+from detmode.reports.report import Report, ReportRow, head_of, read_json
 from detmode.reports.terminal import table
+from detmode.reports.verdict import gaps_of, verdict_of
 
 _MODULES_SHOWN = 10
+_COVERED = "deterministic on one GPU model with one software: every call met would be covered"
 
 
 @dataclass
@@ -75,6 +77,25 @@ class AuditReport(Report):
         self.total = total
         self.fill_bytes = fill_bytes
         self.unseen = tuple(unseen)
+
+    @property
+    def verdict(self) -> str:
+        """As a mode's; what CUDA calls in place of the program's operators was not met."""
+        gaps = [
+            f"what {', '.join(unseen.calls)} {'calls' if len(unseen.calls) == 1 else 'call'} on CUDA"
+            for unseen in self.unseen
+            if unseen.calls
+        ]
+        return verdict_of(self.records, self.head, gaps_of(self.head) + gaps, _COVERED)
+
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this audit."""
+        if self.verdict.startswith("not checked") and self.head.get("devices"):
+            return "`detmode run` the program on a GPU: it meets what an audit does not see"
+        if self.verdict.startswith("not checked"):
+            return "audit what calls PyTorch's operators: the audit has met none"
+        return super().next_step
 
     @property
     def total_bytes(self) -> int:
@@ -199,9 +220,9 @@ class AuditReport(Report):
                 whole[name] for name in ("calls", "total_bytes", "extra_bytes", "uncounted_bytes")
             )
             unseen = [Unseen.from_dict(entry) for entry in whole["unseen"]]
-            head = {name: whole[name] for name in ("detmode", "torch", "command")}
             return AuditReport(
-                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen), head=head
+                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen),
+                head=head_of(whole),
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(

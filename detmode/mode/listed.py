@@ -282,6 +282,7 @@ def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
         overload = level.kernels.get(run, _UNSEEN)
         if overload is _UNSEEN:
             overload = level.kernels[run] = _with_run(level.overload_info(func), run)
+            level.meet(args, kwargs)
         if overload is None:
             return run(*args, **kwargs)
         with _as_in_a_mode():

@@ -1,0 +1,66 @@
+"""The verdict on a run: one line, whose first word never says more than was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detmode.environment.rank import named
+from detmode.reports.page import plural
+
+if TYPE_CHECKING:
+    from detmode.reports.report import ReportRow
+
+DETERMINISTIC = "deterministic on this GPU model with this software: every call met is covered"
+UNCOUNTED = "unlisted calls, and those left to PyTorch's flag, were not counted"
+NO_CALL = "no call was met on a GPU"
+
+
+def verdict_of(
+    rows: Sequence[ReportRow],
+    head: Mapping[str, Any],
+    gaps: Iterable[str],
+    covered: str = DETERMINISTIC,
+) -> str:
+    """Return the verdict, which begins with one of four words.
+
+    They are ``not finished``, ``may vary``, ``not checked`` and ``deterministic``.
+
+    Args:
+        rows: of the report.
+        head: of the report.
+        gaps: what the program did and the report has no rows for.
+        covered: what is said if all calls were met and none may vary.
+    """
+    gaps, limits = list(gaps), _limits(head)
+    varying = [row for row in rows if row.varies]
+    if varying:
+        calls, lines = sum(row.count for row in varying), len({row.site for row in varying})
+        seen = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
+        limits = [f"not checked: {gap}" for gap in gaps] + limits
+    elif gaps:
+        seen = f"not checked: {'; '.join(gaps)}"
+    else:
+        seen = covered if has_met(rows, head) else f"not checked: {NO_CALL}"
+    if limits:
+        seen = f"{seen} ({'; '.join(limits)})"
+    failure = head.get("failure")
+    return f"not finished: {failure}; until then: {seen}" if failure else seen
+
+
+def gaps_of(head: Mapping[str, Any]) -> list[str]:
+    """Return what a report's head names as not seen: ranks, and calls."""
+    absent = [rank for ranks in head.get("missing", {}).values() for rank in ranks]
+    return [named(absent)] * bool(absent) + list(head.get("not_seen", ()))
+
+
+def has_met(rows: Sequence[ReportRow], head: Mapping[str, Any]) -> bool:
+    """Return whether a call was met on a device that the rules are about."""
+    return bool(head.get("devices", rows))
+
+
+def _limits(head: Mapping[str, Any]) -> list[str]:
+    limits = [UNCOUNTED] * (head.get("intercept") == "listed")
+    if "where" in head:
+        limits.append(f"of the rows where {head['where']} alone")
+    return limits
