@@ -86,11 +86,11 @@ class AuditReport(Report):
     def verdict(self) -> str:
         """As a mode's; what CUDA calls in place of the program's operators was not met."""
         gaps = [
-            f"what {', '.join(unseen.calls)} {'calls' if len(unseen.calls) == 1 else 'call'} on CUDA"
+            f"what CUDA runs for {', '.join(unseen.calls)}"
             for unseen in self.unseen
             if unseen.calls
         ]
-        return verdict_of(self.records, self.head, gaps_of(self.head) + gaps, _COVERED)
+        return verdict_of(self.records, self.head, gaps_of(self.head) + gaps, (), _COVERED)
 
     @property
     def next_step(self) -> str:

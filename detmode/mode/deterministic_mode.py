@@ -34,8 +34,8 @@ from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception
 from detmode.mode.levels import innermost, levels_here
-from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.options import check_arguments, check_overrides, logger_for
+from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
@@ -62,8 +62,8 @@ class DeterministicMode(Interception):
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
     turns on, still alerts. The report counts the calls of listed operators in threads that its
-    thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the same
-    arguments and no records.
+    thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the
+    same arguments and no records.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
@@ -368,6 +368,8 @@ class DeterministicMode(Interception):
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         head: dict[str, Any] = {"devices": sorted(self._counter.devices)}
+        if self._simulate is not None:
+            head["simulate"] = self._simulate
         if self.lists:
             head["intercept"] = "listed"
         not_seen = [] if self.lists else [f"the inside of {name}" for name in self._opaque]

@@ -199,7 +199,7 @@ class Interception(CompiledInside):
             found = self._look_up(func)
             Detours.look_again()
             self._overloads[operator] = found
-            if found is None and is_python(func):
+            if is_python(func) and not (found and (found.rows or found.override)):
                 self._opaque[func._schema.name] = None
             if is_elementwise(func):
                 self._elementwise.add(operator)

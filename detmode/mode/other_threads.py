@@ -36,15 +36,17 @@ class Witness:
 
     Args:
         name: says which calls count.
+        beside_modes: also count those of a thread in which a mode acts, and what it calls.
     """
 
-    def __init__(self, name: Name) -> None:
+    def __init__(self, name: Name, *, beside_modes: bool = False) -> None:
         self._name = name
+        self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
     def in_this_thread(self) -> Undo:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
-        return Pushed(_Counting(self._name, self.counts))
+        return Pushed(_Counting(self._name, self.counts, self._beside_modes))
 
     @property
     def total(self) -> int:
@@ -97,9 +99,9 @@ class Guest(Undo):
 class _Counting(CompiledInside):
     supports_higher_order_operators = True
 
-    def __init__(self, name: Name, counts: Counter[str]) -> None:
+    def __init__(self, name: Name, counts: Counter[str], beside_modes: bool) -> None:
         TorchDispatchMode.__init__(self)
-        self._name, self._counts = name, counts
+        self._name, self._counts, self._beside_modes = name, counts, beside_modes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -112,6 +114,8 @@ class _Counting(CompiledInside):
             # A subclass desugars first; the operators that it runs are counted.
             return NotImplemented
         # A mode that the thread has entered makes calls of its own.
-        if innermost() is None and (name := self._name(func, args, kwargs)) is not None:
-            self._counts[name] += 1
+        if self._beside_modes or innermost() is None:
+            name = self._name(func, args, kwargs)
+            if name is not None:
+                self._counts[name] += 1
         return func(*args, **kwargs)

@@ -19,7 +19,7 @@ from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, painted, paragraphs, table
 from detmode.reports.timeline import timeline_of
-from detmode.reports.verdict import gaps_of, has_met, verdict_of
+from detmode.reports.verdict import gaps_of, has_met, limits_of, verdict_of
 
 if TYPE_CHECKING:
     import pandas
@@ -49,6 +49,7 @@ _HEAD = {"detmode": str, "torch": str, "command": list[str]}
 
 _OPTIONAL = {
     "intercept": str,
+    "simulate": str,
     "recheck": dict[str, float],
     "where": str,
     "world_size": int,
@@ -135,13 +136,14 @@ class Report(Shown):
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``recheck``, if
+            ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
+            mode has intercepted ``"listed"`` operators alone; ``recheck``, if
             it makes calls twice: ``rate``, and the numbers of ``calls`` that it has received,
             ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
             of a filter; ``devices``, the types of devices that the rules are about and on which
             calls were met; ``not_seen``, calls that were not met, as texts; ``failure``, the error
-            with which the program ended; and for a distributed run ``world_size``, and ``missing``: for each reason
-            why ranks have no rows here, these ranks.
+            with which the program ended; and for a distributed run ``world_size``, and
+            ``missing``: for each reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -166,7 +168,7 @@ class Report(Shown):
 
         ``deterministic``, ``may vary``, ``not checked`` or ``not finished``.
         """
-        return verdict_of(self.records, self.head, gaps_of(self.head))
+        return verdict_of(self.records, self.head, gaps_of(self.head), limits_of(self.head))
 
     def by(self, rank: int) -> Report:
         """Return the report with all rows as a rank's."""

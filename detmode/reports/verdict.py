@@ -20,6 +20,7 @@ def verdict_of(
     rows: Sequence[ReportRow],
     head: Mapping[str, Any],
     gaps: Iterable[str],
+    limits: Iterable[str],
     covered: str = DETERMINISTIC,
 ) -> str:
     """Return the verdict, which begins with one of four words.
@@ -30,9 +31,10 @@ def verdict_of(
         rows: of the report.
         head: of the report.
         gaps: what the program did and the report has no rows for.
+        limits: what the verdict leaves out.
         covered: what is said if all calls were met and none may vary.
     """
-    gaps, limits = list(gaps), _limits(head)
+    gaps, limits = list(gaps), list(limits)
     varying = [row for row in rows if row.varies]
     if varying:
         calls, lines = sum(row.count for row in varying), len({row.site for row in varying})
@@ -59,8 +61,11 @@ def has_met(rows: Sequence[ReportRow], head: Mapping[str, Any]) -> bool:
     return bool(head.get("devices", rows))
 
 
-def _limits(head: Mapping[str, Any]) -> list[str]:
+def limits_of(head: Mapping[str, Any]) -> list[str]:
+    """Return what the verdict on a report with this head leaves out."""
     limits = [UNCOUNTED] * (head.get("intercept") == "listed")
+    if "simulate" in head:
+        limits.append("on CPU tensors, as if on CUDA")
     if "where" in head:
         limits.append(f"of the rows where {head['where']} alone")
     return limits

@@ -152,6 +152,11 @@ class record(RunObserver):
         return {str(call): reason for call, reason in self._dumps.missed.items()}
 
     @property
+    def not_recorded(self) -> str | None:
+        """The calls of threads that the recording's thread has started; ``None`` if none."""
+        return self.other_threads.text()
+
+    @property
     def unwritten_reads(self) -> dict[str, int]:
         """The number of calls that read memory that nobody had written, by operator and line.
 
@@ -171,7 +176,7 @@ class record(RunObserver):
             self._choices.__exit__(kind, error, traceback)
             if not self._is_inherited:
                 undo.callback(self._write_lock)
-                undo.callback(self._writer.close, error is None)
+                undo.callback(self._writer.close, error is None, self.other_threads.total)
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())
                 undo.callback(self._complete, [result for _, result, waited in pending if waited])

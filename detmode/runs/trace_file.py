@@ -185,6 +185,8 @@ class Reader:
         self._ends: list[int] = []
         self.complete = False
         """True if the run closed its trace; known once all calls are read."""
+        self.unrecorded = 0
+        """The number of calls that other threads made; known once all calls are read."""
 
     def lock(self) -> LockFile | None:
         """Return the lock beside the trace; an earlier detmode wrote none.
@@ -271,6 +273,7 @@ class Reader:
                                 return
                         elif "end" in parsed:
                             self.complete = parsed["end"] == "complete"
+                            self.unrecorded = max(int(parsed.get("unrecorded", 0)), 0)
                             return
                         elif "step" in parsed:
                             names = [texts[number] for number in parsed["step"]]
@@ -293,6 +296,11 @@ class Reader:
                     yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
+
+
+def unrecorded_in(*runs: Reader) -> list[tuple[str, int]]:
+    """Return the path of each run whose other threads made calls, and how many."""
+    return [(str(run.path), run.unrecorded) for run in runs if run.unrecorded]
 
 
 def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:

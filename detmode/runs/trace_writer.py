@@ -35,9 +35,8 @@ class Writer:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise TraceError(
-                    f"{shortened(str(self.path))} is not empty; name a folder that does not exist yet"
-                )
+                name = shortened(str(self.path))
+                raise TraceError(f"{name} is not empty; name a folder that does not exist yet")
             head = {"format": FORMAT, "version": VERSION, **about}
             with (self.path / "trace.json").open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head, indent=1) + "\n")
@@ -136,8 +135,12 @@ class Writer:
             self._failed = True
             raise self._error
 
-    def close(self, ended: bool) -> None:
+    def close(self, ended: bool, unrecorded: int = 0) -> None:
         """Wait until all is written, write how the run ended, and close the files.
+
+        Args:
+            ended: the program has not failed.
+            unrecorded: the number of calls of other threads.
 
         Raises:
             OSError: something could not be written.
@@ -150,4 +153,6 @@ class Writer:
                 self._thread.join()
             self._raise()
             if not self._failed:
-                self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
+                end = {"end": "complete" if ended else "error"}
+                left_out = {"unrecorded": unrecorded} if unrecorded else {}
+                self._calls.write(json.dumps({**end, **left_out}) + "\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from detmode.cli.commands import UsageError
+from detmode.cli.streams import say, write
 from detmode.environment.text import in_a_line, writable
 from detmode.reports.page import shortened
 from detmode.reports.terminal import (
@@ -183,12 +184,12 @@ def as_asked(options: argparse.Namespace, report: Shown, stream: TextIO) -> str:
 def show(text: str) -> None:
     """Print on stdout, with escapes for what its encoding does not have."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding))
+    write(sys.stdout, f"{text}\n".encode(encoding, "backslashreplace").decode(encoding))
 
 
 def note(text: str) -> None:
     """Print a line on stderr about what was done otherwise, or not at all."""
-    print(f"detmode: note: {text}", file=sys.stderr)
+    say(f"detmode: note: {text}")
 
 
 def say_next(options: argparse.Namespace, step: str) -> None:
