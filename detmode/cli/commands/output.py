@@ -151,7 +151,7 @@ def write_files(options: argparse.Namespace, report: Shown) -> None:
 
 def _say_written(options: argparse.Namespace) -> None:
     if options.file != STDOUT and not getattr(options, "quiet", False):
-        print(f"detmode: written to {shortened(str(options.file))}", file=sys.stderr)
+        say(f"detmode: written to {shortened(str(options.file))}")
 
 
 def _in_form(report: Shown, form: str) -> str:
@@ -195,7 +195,7 @@ def note(text: str) -> None:
 def say_next(options: argparse.Namespace, step: str) -> None:
     """Print the next step on stderr, after a table on stdout."""
     if not getattr(options, "quiet", False) and form_of(options) == "table":
-        print(f"next: {step}", file=sys.stderr)
+        say(f"next: {step}")
 
 
 def give(options: argparse.Namespace, text: str) -> None:
