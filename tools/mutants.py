@@ -778,7 +778,13 @@ MANY_RANKS = (
         "detmode/environment/callbacks.py",
         _RANKS("hooks"),
         ("if not future.done() and", "if False and"),
-        ("if work.get_future is ours:", "if True:"),
+    ),
+    *_of(
+        "detmode/environment/patched.py",
+        "tests/test_patched.py",
+        ("if self._held(owner) is stand_in.function:", "if True:"),
+        ("return (replacement if self.is_active else original)(", "return replacement("),
+        ("held = original = original.__wrapped__", "break"),
     ),
     *_of(
         "detmode/runs/collectives.py",

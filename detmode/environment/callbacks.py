@@ -16,40 +16,16 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.cuda.undo import Undo
+from detmode.environment.patched import Patched
 
 _SENT_OR_RECEIVED = (12, 13, 14)
 """PyTorch's numbers of point-to-point operations: another one may have to begin meanwhile."""
 
 
-_lock = Lock()
-_blocks: set[Undo] = set()
-_installed: list[tuple[Any, Any]] = []
-"""While a block is open: PyTorch's ``get_future`` and what stands for it."""
-
-
 def callbacks_at_once(undo: Undo) -> None:
     """Have collectives' callbacks called by the thread that attaches them, until ``undo`` runs."""
-    undo.note(functools.partial(_lock.run, _leave, undo))
-    _lock.run(_enter, undo)
-
-
-def _enter(block: Undo) -> None:
-    _blocks.add(block)
-    work = _work()
-    if work is not None and not _installed:
-        _installed.append((work.get_future, _waiting(work.get_future)))
-        work.get_future = _installed[0][1]
-
-
-def _leave(block: Undo) -> None:
-    _blocks.discard(block)
-    if not _blocks and _installed:
-        original, ours = _installed[0]
-        work = _work()
-        if work.get_future is ours:
-            work.get_future = original
-        _installed.clear()
+    _GET_FUTURE.until(undo)
 
 
 def _work() -> Any:
@@ -68,3 +44,6 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return future
 
     return get_future
+
+
+_GET_FUTURE = Patched(_work, "get_future", _waiting)

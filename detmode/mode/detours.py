@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.cuda.undo import Undo
+from detmode.environment.patched import Patched
 
 Wants = Callable[[str, torch.Tensor], bool]
 """Given the backward operator's name and the input: whether the plain operator is to run."""
@@ -52,6 +53,15 @@ def _roi_align(*_: Any) -> Plain:
     return torch.ops.torchvision.roi_align, "torchvision::_roi_align_backward"
 
 
+_VISION = "torchvision.ops.roi_align"
+
+
+def _vision() -> ModuleType | None:
+    """Return torchvision's module, once its operators are there too."""
+    loaded = sys.modules.get(_VISION)
+    return loaded if loaded and hasattr(torch.ops.torchvision, "roi_align") else None
+
+
 class Detours:
     """The stand-ins, installed while at least one block is open.
 
@@ -62,58 +72,23 @@ class Detours:
         undo: takes the stand-ins out when no other block needs them.
     """
 
-    _lock = Lock()
-    _users: ClassVar[set[Detours]] = set()
-    # By module and attribute: what was there, and what stands for it.
-    _installed: ClassVar[dict[tuple[ModuleType, str], tuple[Any, Any]]] = {}
     _wants: ClassVar[Wants]
     _meets: ClassVar[Meets]
 
     def __init__(self, wants: Wants, meets: Meets, undo: Undo) -> None:
         importlib.import_module("torch._decomp.decompositions")
         Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
-        undo.note(lambda: Detours._lock.run(self._close))
-        Detours._users.add(self)
-        Detours.look_again()
+        for attribute in STAND_INS:
+            attribute.until(undo)
 
-    @classmethod
-    def look_again(cls) -> None:
+    @staticmethod
+    def look_again() -> None:
         """Install what is missing: torchvision may be imported, or compile its own, in a block."""
-        cls._lock.run(cls._look)
-
-    @classmethod
-    def _look(cls) -> None:
-        if not cls._users:
-            return
-        for name, plain in _DETOURS.items():
-            cls._install("torch._decomp.decompositions", name, _stand_in, plain)
-        cls._install("torch._prims_common", "alert_not_deterministic", _quiet)
-        vision = "torchvision.ops.roi_align"
-        if vision in sys.modules and hasattr(torch.ops.torchvision, "roi_align"):
-            cls._install(vision, "_roi_align", _stand_in, _roi_align)
-
-    @classmethod
-    def _install(cls, module_name: str, name: str, make: Callable[..., Any], *how: Any) -> None:
-        module = sys.modules.get(module_name)
-        found = getattr(module, name, None)
-        if module is None or found is None:
-            return
-        if found is not cls._installed.get((module, name), (None, None))[1]:
-            stand_in = make(found, *how)
-            cls._installed[module, name] = (found, stand_in)
-            setattr(module, name, stand_in)
-
-    def _close(self) -> None:
-        Detours._users.discard(self)
-        if Detours._users:
-            return
-        for (module, name), (original, stand_in) in Detours._installed.items():
-            if getattr(module, name) is stand_in:
-                setattr(module, name, original)
-        Detours._installed.clear()
+        for attribute in STAND_INS:
+            attribute.look_again()
 
 
-def _stand_in(original: Callable[..., Any], plain: Callable[..., Plain]) -> Callable[..., Any]:
+def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
@@ -135,3 +110,18 @@ def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
             original(caller)
 
     return stand_in
+
+
+def _loaded(module: str) -> Callable[[], ModuleType | None]:
+    return lambda: sys.modules.get(module)
+
+
+STAND_INS = (
+    *(
+        Patched(_loaded("torch._decomp.decompositions"), name, functools.partial(_stand_in, plain))
+        for name, plain in _DETOURS.items()
+    ),
+    Patched(_loaded("torch._prims_common"), "alert_not_deterministic", _quiet),
+    Patched(_vision, "_roi_align", functools.partial(_stand_in, _roi_align)),
+)
+"""The attributes that are replaced."""

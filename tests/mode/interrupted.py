@@ -22,7 +22,7 @@ from detmode.compiled.current import thread
 from detmode.cuda.undo import _locks
 from detmode.environment.dispatch import own_calls
 from detmode.environment.process_setting import all_settings, native_calls
-from detmode.mode.detours import Detours
+from detmode.mode.detours import STAND_INS
 from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
 
@@ -132,7 +132,7 @@ def state() -> dict[str, object]:
         "kernels": [torch._C._dispatch_dump_table(name) for name in LISTED],
         "stack": dispatch._get_current_dispatch_mode_stack(),
         "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
-        "detours": (len(Detours._users), len(Detours._installed)),
+        "detours": [(len(each.users), each._current) for each in STAND_INS],
         "interpolate": torch._decomp.decompositions._upsample_linear_vec.__module__,
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],

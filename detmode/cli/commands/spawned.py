@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import torch.multiprocessing
 
 from detmode.cli.termination import when_terminated
 from detmode.distributed.one_report import DIED, Folder
+from detmode.environment.patched import Patched
 from detmode.reports.report import Report, of_ranks
 
 if TYPE_CHECKING:
@@ -87,8 +89,22 @@ class Spawned:
         """Count the processes started in the block; with ``make_mode`` they run under that mode."""
         # By name: the package has a function of the module's name.
         module = sys.modules["torch.multiprocessing.spawn"]
-        plain: Callable[..., Any] = module.start_processes
+        starting = partial(self._starting, make_mode)
+        places = [
+            Patched(lambda: module, "start_processes", starting),
+            Patched(lambda: torch.multiprocessing, "start_processes", starting),
+        ]
+        for place in places:
+            place.enter(self)
+        try:
+            yield
+        finally:
+            for place in places:
+                place.leave(self)
 
+    def _starting(
+        self, make_mode: Callable[[], DeterministicMode] | None, plain: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def start_processes(
             fn: Callable[..., Any],
             args: tuple[Any, ...] = (),
@@ -104,14 +120,7 @@ class Spawned:
             started.context = plain(fn, args, nprocs, *more, **settings)
             return started.context
 
-        places: list[Any] = [module, torch.multiprocessing]
-        for place in places:
-            place.start_processes = start_processes
-        try:
-            yield
-        finally:
-            for place in places:
-                place.start_processes = plain
+        return start_processes
 
     def report(self, own: Report, patience: float) -> Report:
         """Return the report of this process, with the rows of those that it has started."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from types import ModuleType, TracebackType
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,13 +24,7 @@ from detmode.environment.known import Value
 from detmode.environment.lock import autotuners
 from detmode.environment.lock.drift import Drift, DriftError, drift, drifts
 from detmode.environment.lock.lock_file import LockFile
-
-_SEEDED: tuple[tuple[str, str, tuple[ModuleType, ...]], ...] = (
-    ("python", "seed", (random,)),
-    ("torch", "manual_seed", (torch, torch.random)),
-    ("numpy", "seed", (np.random,)),
-)
-"""The global generators, and the functions that seed them."""
+from detmode.environment.patched import Patched
 
 _AT_END = ("compiler_options", "generators", "settings_at_end")
 """The sections that are compared when the program has ended."""
@@ -65,7 +59,9 @@ class Choices:
 
     def __enter__(self) -> Choices:
         self._at_start = known.settings()
-        self._undo.enter_context(_watching_seeds(self.note))
+        for function in _SEEDING:
+            self._undo.callback(function.leave, self)
+            function.enter(self)
         self._undo.enter_context(autotuners.watching(self))
         return self
 
@@ -132,35 +128,33 @@ class Choices:
         return tuple(each for each in drifts(self._locked, here) if each.name not in known_before)
 
 
-@contextmanager
-def _watching_seeds(note: Callable[[str, str, Value], None]) -> Iterator[None]:
-    with ExitStack() as undo:
-        for generator, name, places in _SEEDED:
-            plain = getattr(places[0], name)
-            noted = _noted(plain, functools.partial(note, "generators", generator), generator)
-            for place in places:
-                undo.callback(_restore, place, name, noted, plain)
-                setattr(place, name, noted)
-        yield
+def _noted(generator: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that seeds as ``plain`` does, and tells those who note choices."""
 
-
-def _noted(
-    plain: Callable[..., Any], note: Callable[[Value], None], generator: str
-) -> Callable[..., Any]:
     @untraced
     @functools.wraps(plain)
     def seed(*args: Any, **kwargs: Any) -> Any:
         result = plain(*args, **kwargs)
-        given = [each for each in (*args, *kwargs.values()) if isinstance(each, int)]
+        # torch.seed returns what it has drawn from the system.
+        seeds = [value for value in (*args, *kwargs.values(), result) if isinstance(value, int)]
         with without_modes():
-            state = generators.digests()[generator][:16]
-        note(f"{given[0]} (state {state})" if given else f"state {state}")
+            state = f"state {generators.digests()[generator][:16]}"
+        for choices in _SEEDING[0].users:
+            choices.note("generators", generator, f"{seeds[0]} ({state})" if seeds else state)
         return result
 
     return seed
 
 
-def _restore(place: ModuleType, name: str, noted: object, plain: object) -> None:
-    # Another block, or the program, may have put something else there since.
-    if getattr(place, name) is noted:
-        setattr(place, name, plain)
+_SEEDING = tuple(
+    Patched(lambda module=module: module, name, functools.partial(_noted, generator))
+    for generator, module, name in (
+        ("python", random, "seed"),
+        ("torch", torch, "manual_seed"),
+        ("torch", torch.random, "manual_seed"),
+        ("torch", torch, "seed"),
+        ("torch", torch.random, "seed"),
+        ("numpy", np.random, "seed"),
+    )
+)
+"""The functions that seed the global generators; all have the same users."""

@@ -1,0 +1,195 @@
+"""Attributes of foreign objects, replaced while somebody needs the replacement."""
+
+import gc
+import random
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from detmode.cuda.undo import Undo
+from detmode.environment.lock.choices import Choices
+from detmode.environment.patched import Patched
+
+
+def doubled(plain: Callable[[], int]) -> Callable[[], int]:
+    return lambda: 2 * plain()
+
+
+def one() -> int:
+    return 1
+
+
+@pytest.fixture
+def place() -> SimpleNamespace:
+    return SimpleNamespace(number=one)
+
+
+@pytest.fixture
+def patched(place: SimpleNamespace) -> Patched:
+    return Patched(lambda: place, "number", doubled)
+
+
+@pytest.mark.parametrize("leaving", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_any_order(place: SimpleNamespace, patched: Patched, leaving: tuple[int, ...]) -> None:
+    """One replacement serves all users, and the last one to leave restores the attribute."""
+    for user in range(3):
+        patched.enter(user)
+        assert place.number() == 2
+    for user in leaving[:-1]:
+        patched.leave(user)
+        patched.leave(user)
+        assert place.number() == 2
+    patched.leave(leaving[-1])
+    assert place.number is one
+
+
+def test_what_another_has_put_there_stays(place: SimpleNamespace, patched: Patched) -> None:
+    """A wrapper of the replacement stays, and calls what was there before; once, in later uses."""
+    patched.enter(1)
+    replacement = place.number
+    place.number = wrapper = lambda: 10 + replacement()
+    patched.leave(1)
+    assert (place.number, wrapper()) == (wrapper, 11)
+    patched.enter(2)
+    assert place.number() == 22
+    patched.leave(2)
+    assert (place.number, wrapper()) == (wrapper, 11)
+
+
+def test_what_another_puts_back(place: SimpleNamespace, patched: Patched) -> None:
+    """A replacement that another library puts back too late does nothing, and is not stacked."""
+    patched.enter(1)
+    with mock.patch.object(place, "number", return_value=5):
+        patched.leave(1)
+        assert place.number() == 5
+    assert place.number() == 1
+    patched.enter(2)
+    assert place.number() == 2
+    patched.leave(2)
+    assert place.number is one
+
+
+def test_a_new_function_is_replaced_too(place: SimpleNamespace, patched: Patched) -> None:
+    """After another look, a function that has come meanwhile is replaced, and is what is left."""
+    patched.enter(1)
+    place.number = three = lambda: 3
+    patched.look_again()
+    assert place.number() == 6
+    patched.leave(1)
+    assert place.number is three
+    patched.look_again()
+    assert place.number is three
+
+
+def test_what_is_not_there(place: SimpleNamespace) -> None:
+    """An object or attribute that is not there is not replaced, until it is."""
+    loaded: list[Any] = []
+    patched = Patched(lambda: loaded[0] if loaded else None, "number", doubled)
+    missing = Patched(lambda: place, "nothing", doubled)
+    for attribute in (patched, missing):
+        attribute.enter(1)
+    loaded.append(place)
+    patched.look_again()
+    assert place.number() == 2
+    for attribute in (patched, missing):
+        attribute.leave(1)
+    assert vars(place) == {"number": one}
+
+
+def test_methods() -> None:
+    """A static or inherited method is restored as such."""
+
+    class Base:
+        @staticmethod
+        def number() -> int:
+            return 1
+
+        def method(self) -> int:
+            return 1
+
+    class Derived(Base):
+        pass
+
+    static = Patched(lambda: Base, "number", lambda plain: lambda *_: 2 * plain())
+    inherited = Patched(lambda: Derived, "method", lambda plain: lambda self: 2 * plain(self))
+    before = vars(Base)["number"]
+    for attribute in (static, inherited):
+        attribute.enter(1)
+    assert (Base.number(), Derived().method(), Base().method()) == (2, 2, 1)
+    for attribute in (static, inherited):
+        attribute.leave(1)
+    assert vars(Base)["number"] is before
+    assert "method" not in vars(Derived)
+
+
+def test_nothing_is_kept(place: SimpleNamespace, patched: Patched) -> None:
+    """Neither users nor replacements outlive their use."""
+    undo = Undo()
+    patched.until(undo)
+    kept = [weakref.ref(undo), weakref.ref(place.number)]
+    undo.run()
+    del undo
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
+
+
+def test_threads(place: SimpleNamespace, patched: Patched) -> None:
+    """Users of many threads at once find the replacement, and nothing is left of it."""
+    wrong: list[int] = []
+
+    def use() -> None:
+        for _ in range(300):
+            user = object()
+            patched.enter(user)
+            if place.number() != 2:
+                wrong.append(1)
+            patched.leave(user)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert (wrong, place.number, patched.users) == ([], one, ())
+
+
+def test_seeds_are_noted_in_any_order_of_leaving() -> None:
+    """Those who note choices leave in any order: each has the seeds, and no function is wrapped."""
+    plain = (random.seed, torch.manual_seed, torch.random.seed, torch.seed, np.random.seed)
+    first, second = Choices(), Choices()
+    first.__enter__()
+    second.__enter__()
+    random.seed(3)
+    first.__exit__(None, None, None)
+    torch.manual_seed(4)
+    second.__exit__(None, None, None)
+    after = (random.seed, torch.manual_seed, torch.random.seed, torch.seed, np.random.seed)
+    assert after == plain
+    assert first.sections["generators"]["python"] == second.sections["generators"]["python"]
+    assert set(first.sections["generators"]) == {"python"}
+    assert set(second.sections["generators"]) == {"python", "torch"}
+
+
+@pytest.mark.parametrize("seed", [torch.seed, torch.random.seed])
+def test_a_seed_of_the_system(seed: Callable[[], int]) -> None:
+    """A seed that ``torch.seed`` draws from the system is noted, with the value that it returns."""
+    state, name = torch.get_rng_state(), seed.__name__
+    try:
+        with Choices() as choices:
+            drawn = getattr(torch, name)()
+    finally:
+        torch.set_rng_state(state)
+    assert str(choices.sections["generators"]["torch"]).startswith(f"{drawn} (state ")
