@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from detmode.cli.program import AbruptEnd
+from detmode.cuda.undo import Undo
+from detmode.environment.patched import Patched
 from detmode.reports.page import shortened
 
 _EXEC = ("execv", "execve")
@@ -22,39 +24,38 @@ def before_abrupt_ends(act: Callable[[AbruptEnd], None]) -> Iterator[None]:
     Forked children do so all the time, and are left alone.
     """
     process = os.getpid()
-    plain: dict[str, Callable[..., Any]] = {
-        name: getattr(os, name) for name in ("_exit", *_EXEC) if hasattr(os, name)
-    }
 
-    def end(code: int = 0, failure: str | None = None) -> None:
+    def end(code: int, failure: str | None) -> None:
         if os.getpid() == process:
             error = AbruptEnd(code)
             error.failure = failure
             act(error)
 
-    def _exit(status: int) -> NoReturn:
-        end(status, f"os._exit({status}){_caller()}" if status else None)
-        plain["_exit"](status)
-        raise SystemExit(status)
+    def exiting(plain: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+        def _exit(status: int) -> NoReturn:
+            end(status, f"os._exit({status}){_caller()}" if status else None)
+            plain(status)
 
-    def becoming(name: str) -> Callable[..., None]:
-        def become(path: Any, *rest: Any) -> None:
+        return _exit
+
+    def becoming(plain: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def become(path: Any, *rest: Any) -> NoReturn:
             # os.execvp tries one folder after the other.
-            if os.access(path, os.X_OK) and os.path.isfile(path):
-                end(0, f"os.{name}{_caller()}, after which detmode does not follow the program")
-            plain[name](path, *rest)
+            if isinstance(path, int) or (os.access(path, os.X_OK) and os.path.isfile(path)):
+                name = f"os.{plain.__name__}{_caller()}"
+                end(0, f"{name}, after which detmode does not follow the program")
+            plain(path, *rest)
 
         return become
 
-    ours = {"_exit": _exit, **{name: becoming(name) for name in _EXEC if name in plain}}
-    for name, function in ours.items():
-        setattr(os, name, function)
+    makers = {"_exit": exiting, **dict.fromkeys(_EXEC, becoming)}
+    undo = Undo()
     try:
+        for name, make in makers.items():
+            Patched(lambda: os, name, make).until(undo)
         yield
     finally:
-        for name, function in ours.items():
-            if getattr(os, name) is function:
-                setattr(os, name, plain[name])
+        undo.run()
 
 
 def _caller() -> str:

@@ -99,18 +99,21 @@ class Program:
 
         Of a program that fails they are not waited for: it has an error to tell first.
         """
+        before = set(threading.enumerate())
         try:
             exec(self._code, self.module.__dict__)
         except SystemExit as error:
             if failure_of(error) is None:
-                _wait_for_threads()
+                _wait_for_threads(before)
             raise
-        _wait_for_threads()
+        _wait_for_threads(before)
 
 
-def _wait_for_threads() -> None:
-    # What Python itself calls at its end: pools end their threads only then. It does it once.
-    threading._shutdown()  # type: ignore[attr-defined]  # it has no types
+def _wait_for_threads(before: set[threading.Thread]) -> None:
+    """Wait for the threads that are no daemons, if there are others than those before."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
+        # What Python itself calls at its end, once: pools end their threads only then.
+        threading._shutdown()  # type: ignore[attr-defined]  # it has no types
 
 
 def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.ModuleSpec, CodeType]:

@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.cuda.undo import Undo
+from detmode.environment.patched import Patched
 
 Follower: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Makes the block that is to be open while a thread runs; called in that thread."""
 
-_OF_PYTORCH = "torch.utils.data."
-"""Modules whose threads only carry tensors on, which the thread that receives them meets."""
+_CARRIERS = ("torch.utils.data.", "detmode.")
+"""Modules whose threads only carry on what another thread makes or receives."""
+
+_TASKS = "/proc/self/task"
+_PATIENCE = 1.0
+_ended: set[int] = set()
+"""The operating system's numbers of followed threads, which have ended or will."""
 
 _logger = logging.getLogger("detmode")
-_lock = Lock()
-_blocks: set[Undo] = set()
-_replaced: list[tuple[Any, Any]] = []
-"""While a block follows threads: ``Thread.start``, and what stands for it."""
 
 
 class _Local(threading.local):
@@ -41,29 +45,28 @@ def follow_threads(follower: Follower, undo: Undo) -> None:
 
     Also in those that such a thread starts. Each leaves it when it ends, be it after the block.
     """
-    undo.note(functools.partial(_lock.run, _leave, undo))
     undo.note(functools.partial(_forget, follower))
     _local.followers = (*_local.followers, follower)
-    _lock.run(_enter, undo)
+    _start.until(undo)
+
+
+def wait_until_gone() -> None:
+    """Wait until the followed threads that have ended are gone for the operating system, too.
+
+    Before Python 3.13 it takes a thread for ended while destructors of PyTorch's still run in it.
+    If the process ends meanwhile, these find no interpreter, and abort. Only Linux can be asked.
+    """
+    alive = {thread.native_id for thread in threading.enumerate()}
+    patient_until = time.monotonic() + _PATIENCE
+    while _ended - alive and time.monotonic() < patient_until:
+        _ended.difference_update(
+            [each for each in _ended - alive if not os.path.exists(f"{_TASKS}/{each}")]
+        )
+        time.sleep(1e-4)
 
 
 def _forget(follower: Follower) -> None:
     _local.followers = tuple(each for each in _local.followers if each is not follower)
-
-
-def _enter(block: Undo) -> None:
-    _blocks.add(block)
-    if not _replaced:
-        _replaced.append((threading.Thread.start, _following(threading.Thread.start)))
-        threading.Thread.start = _replaced[0][1]  # type: ignore[method-assign]
-
-
-def _leave(block: Undo) -> None:
-    _blocks.discard(block)
-    if not _blocks and _replaced:
-        plain, ours = _replaced.pop()
-        if threading.Thread.start is ours:
-            threading.Thread.start = plain  # type: ignore[method-assign]
 
 
 def _following(plain: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
@@ -80,9 +83,12 @@ def _following(plain: Callable[[threading.Thread], None]) -> Callable[[threading
     return start
 
 
+_start = Patched(lambda: threading.Thread, "start", _following)
+
+
 def _is_carrier(thread: threading.Thread) -> bool:
     target = getattr(thread, "_target", None)
-    return str(getattr(target, "__module__", "")).startswith(_OF_PYTORCH)
+    return str(getattr(target, "__module__", "")).startswith(_CARRIERS)
 
 
 def _run(
@@ -90,6 +96,7 @@ def _run(
 ) -> None:
     vars(thread).pop("_bootstrap_inner", None)  # it refers to the thread
     _local.followers = followers
+    _ended.add(threading.get_native_id())
     with ExitStack() as stack:
         for follower in followers:
             try:

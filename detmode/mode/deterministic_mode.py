@@ -367,18 +367,19 @@ class DeterministicMode(Interception):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        head: dict[str, Any] = {"devices": sorted(self._counter.devices)}
-        if self._simulate is not None:
-            head["simulate"] = self._simulate
+        head: dict[str, Any] = {}
         if self.lists:
             head["intercept"] = "listed"
+        if self._simulate is not None:
+            head["simulate"] = self._simulate
+        if self.rechecked is not None:
+            head["recheck"] = self.rechecked.head()
+        head["devices"] = sorted(self._counter.devices)
         not_seen = [] if self.lists else [f"the inside of {name}" for name in self._opaque]
         if (calls := self._witness.text()) is not None:
             not_seen.append(calls)
         if not_seen:
             head["not_seen"] = not_seen
-        if self.rechecked is not None:
-            head["recheck"] = self.rechecked.head()
         return self._counter.report(head)
 
     def _unmet(

@@ -39,7 +39,7 @@ def verdict_of(
     if varying:
         calls, lines = sum(row.count for row in varying), len({row.site for row in varying})
         seen = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
-        limits = [f"not checked: {gap}" for gap in gaps] + limits
+        limits = [f"without {gap}" for gap in gaps] + limits
     elif gaps:
         seen = f"not checked: {'; '.join(gaps)}"
     else:

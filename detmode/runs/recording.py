@@ -176,7 +176,8 @@ class record(RunObserver):
             self._choices.__exit__(kind, error, traceback)
             if not self._is_inherited:
                 undo.callback(self._write_lock)
-                undo.callback(self._writer.close, error is None, self.other_threads.total)
+                self._writer.unrecorded = self.other_threads.total
+                undo.callback(self._writer.close, error is None)
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())
                 undo.callback(self._complete, [result for _, result, waited in pending if waited])

@@ -44,6 +44,8 @@ class Writer:
             self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
         except OSError as error:
             raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
+        self.unrecorded = 0
+        """The number of calls of other threads, once the run has ended."""
         self._numbers: dict[str, int] = {}
         self._groups: dict[GroupIdentity, int] = {}
         self._lines: list[str] = []
@@ -135,12 +137,8 @@ class Writer:
             self._failed = True
             raise self._error
 
-    def close(self, ended: bool, unrecorded: int = 0) -> None:
+    def close(self, ended: bool) -> None:
         """Wait until all is written, write how the run ended, and close the files.
-
-        Args:
-            ended: the program has not failed.
-            unrecorded: the number of calls of other threads.
 
         Raises:
             OSError: something could not be written.
@@ -154,5 +152,5 @@ class Writer:
             self._raise()
             if not self._failed:
                 end = {"end": "complete" if ended else "error"}
-                left_out = {"unrecorded": unrecorded} if unrecorded else {}
+                left_out = {"unrecorded": self.unrecorded} if self.unrecorded else {}
                 self._calls.write(json.dumps({**end, **left_out}) + "\n")

@@ -29,7 +29,6 @@ from detmode.cli.commands.output import (
     stdout_is_taken,
     write_files,
 )
-from detmode.cli.execution import execute, stdout_on_stderr
 from detmode.cli.launchers import under_detmode
 from detmode.cli.program import AbruptEnd, Program, die_of, exit_status, failure_of, lacks_cuda
 from detmode.cli.streams import flush, say
@@ -61,6 +60,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.warm:
         _warm(options)
     from detmode.cli.commands.spawned import Spawned
+    from detmode.cli.execution import execute
     from detmode.distributed.one_report import PATIENCE, OneReport
 
     rank, spawned = rank_of(), Spawned()
@@ -140,6 +140,7 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.output == STDOUT:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
+    from detmode.cli.execution import execute
     from detmode.runs import recording
     from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
@@ -227,6 +228,7 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.repeats < 1:
         raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
     program = _prepared(options, arguments)
+    from detmode.cli.execution import execute
     from detmode.runs.probing import Probe
 
     modes = _modes(options)
@@ -251,6 +253,7 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     policy = _policy(options)
     program = _prepared(options, arguments)
     from detmode.audit import Audit
+    from detmode.cli.execution import execute, stdout_on_stderr
 
     with _usage_errors():
         mode = Audit(**policy)
