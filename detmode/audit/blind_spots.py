@@ -71,8 +71,8 @@ class Unseen:
 ALWAYS_UNSEEN = (
     Unseen(
         "branches on the device in Python",
-        "the CPU branch of torch.cuda.is_available() and tensor.is_cuda runs, and .cuda() and "
-        'device="cuda" fail without CUDA',
+        "the CPU branch of tensor.is_cuda runs, and that of torch.cuda.is_available(); .cuda() and "
+        'device="cuda" fail without CUDA, but for detmode audit --cuda-on-cpu',
     ),
     Unseen(
         "the optimizer's form",
@@ -95,8 +95,9 @@ ALWAYS_UNSEEN = (
         "CUDA is not seen",
     ),
     Unseen(
-        "other threads and processes",
-        "a mode acts in the thread that enters it, and in the autograd threads of its backward",
+        "other processes",
+        "an audit acts in its thread, in the threads that this one starts, and in their backward; "
+        "not in processes, nor in threads of C++ code",
     ),
     Unseen(
         "kernels that are not operators",

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from detmode.cli.program import AbruptEnd
@@ -62,7 +63,7 @@ def _caller() -> str:
     """Return the line of the program that ends it, as `` at file:line``; empty if it has none."""
     from detmode.sites.files import is_own
 
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         if is_own(frame.f_code.co_filename):
             return f" at {shortened(f'{frame.f_code.co_filename}:{frame.f_lineno}')}"

@@ -235,7 +235,7 @@ def _of_cuda() -> dict[str, Any]:
         "get_rng_state": lambda *_, **__: torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
-        "set_rng_state_all": lambda states: [torch.set_rng_state(state) for state in states[:1]],
+        "set_rng_state_all": lambda states: torch.set_rng_state(states[0]) if states else None,
         "Event": _Event,
         "Stream": _Stream,
         **{name: type(name, (nullcontext,), {}) for name in ("stream", "device", "device_of")},

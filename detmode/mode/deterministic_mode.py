@@ -252,7 +252,7 @@ class DeterministicMode(Interception):
         if len(outer) > 1:
             outer[-2]._innermost = False
 
-    def _guest(self) -> Undo:
+    def _guest(self) -> Guest:
         """Return the block in which the mode acts in a thread that a level's thread has started.
 
         The settings are the process's, and chosen already.

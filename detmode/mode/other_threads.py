@@ -44,7 +44,7 @@ class Witness:
         self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
-    def in_this_thread(self) -> Undo:
+    def in_this_thread(self) -> Pushed:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
         return Pushed(_Counting(self._name, self.counts, self._beside_modes))
 

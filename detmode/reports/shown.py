@@ -36,7 +36,8 @@ class Shown:
 
     def opening(self, *, width: int | None = None, colour: bool = False) -> str:
         """Return the first lines of the text: the verdict and the next step."""
-        verdict = painted(in_a_line(self.verdict), self.page().severity if colour else "none")
+        verdict = wrapped("", in_a_line(self.verdict), width)
+        verdict = painted(verdict, self.page().severity if colour else "none")
         return f"{verdict}\n{wrapped('next: ', in_a_line(self.next_step), width)}"
 
     def __str__(self) -> str:

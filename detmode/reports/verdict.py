@@ -65,7 +65,7 @@ def limits_of(head: Mapping[str, Any]) -> list[str]:
     """Return what the verdict on a report with this head leaves out."""
     limits = [UNCOUNTED] * (head.get("intercept") == "listed")
     if "simulate" in head:
-        limits.append("on CPU tensors, as if on CUDA")
+        limits.append("CUDA simulated")
     if "where" in head:
         limits.append(f"of the rows where {head['where']} alone")
     return limits

@@ -379,7 +379,7 @@ def test_the_verdict(changes, verdict, step):
         (
             [RUN_TO_RUN],
             {"simulate": "cuda"},
-            f"{DETERMINISTIC} (on CPU tensors, as if on CUDA)",
+            f"{DETERMINISTIC} (CUDA simulated)",
             "note",
         ),
     ],

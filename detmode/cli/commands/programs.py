@@ -90,7 +90,9 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
         if telling.acquire(blocking=False):
             tell(failure_of(error), _LAST_WORDS)
 
-    contexts = [mode, lock.choices if lock else nullcontext(), _cuda_on_cpu(options)]
+    contexts: list[AbstractContextManager[object]] = [mode, _cuda_on_cpu(options)]
+    if lock is not None:
+        contexts.append(lock.choices)
     with when_terminated(tell_early) if shared is not None else nullcontext():
         with spawned.watched(make_mode):
             failure = execute(program, contexts, tell_abruptly)
@@ -172,8 +174,9 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         for call, reason in recorded.not_dumped.items():
             note(f"no dump of {call}: {reason}")
 
-    contexts = [_not_watched("recorded"), *modes, recorded, _counted("recording", recorded)]
-    failure = execute(program, [*contexts, _cuda_on_cpu(options)], tell)
+    contexts: list[AbstractContextManager[object]] = [_not_watched("recorded"), *modes, recorded]
+    contexts += [_counted("recording", recorded), _cuda_on_cpu(options)]
+    failure = execute(program, contexts, tell)
     if isinstance(failure, TraceError):
         raise UsageError(str(failure))
     with _ended(options, failure) as status:
@@ -241,8 +244,9 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
         write_files(options, report)
 
     # Outside the mode: a substituted call is probed as a whole, and counted once.
-    contexts = [_not_watched("probed"), probing, *modes, _counted("probing", probing)]
-    failure = execute(program, [*contexts, _cuda_on_cpu(options)], tell)
+    contexts: list[AbstractContextManager[object]] = [_not_watched("probed"), probing, *modes]
+    contexts += [_counted("probing", probing), _cuda_on_cpu(options)]
+    failure = execute(program, contexts, tell)
     with _ended(options, failure) as status:
         tell(failure)
     return status or int(probing.report().varied)
@@ -266,7 +270,8 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
             show(heading + as_asked(options, report, sys.stdout))
         write_files(options, report)
 
-    contexts = [stdout_on_stderr(), _not_watched("audited"), mode, _cuda_on_cpu(options)]
+    contexts: list[AbstractContextManager[object]] = [stdout_on_stderr(), _not_watched("audited")]
+    contexts += [mode, _cuda_on_cpu(options)]
     failure = execute(program, contexts, tell)
     with _ended(options, failure) as status:
         tell(failure)
