@@ -439,11 +439,8 @@ def of_ranks(
     rows = merged(row for report in (own, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
     course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
-    heads = [report.head for report in (own, *others)]
-    head = {**own.head, **_united(heads), "world_size": world_size, "missing": dict(missing)}
-    failures = [each["failure"] for each in heads if "failure" in each]
-    if failures:
-        head["failure"] = failures[0]
+    head = united([report.head for report in (own, *others)])
+    head |= {"world_size": world_size, "missing": dict(missing)}
     rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
     if rechecks:
         counts = rechecks[0].keys() - {"rate"}
@@ -451,13 +448,16 @@ def of_ranks(
     return Report(rows, course, head)
 
 
-def _united(heads: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the lists of several heads as one: each text once, in the order of the heads."""
-    united: dict[str, dict[str, None]] = {}
-    for head in heads:
-        for name in {"devices", "not_seen"} & head.keys():
-            united.setdefault(name, {}).update(dict.fromkeys(head[name]))
-    return {name: list(texts) for name, texts in united.items()}
+def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the head of a report of several processes: what each has met, and has not seen.
+
+    The other fields are those of the first head that has them.
+    """
+    whole = {name: value for head in reversed(heads) for name, value in head.items()}
+    for name in whole.keys() & {"devices", "not_seen"}:
+        texts = [text for head in heads for text in head.get(name, ())]
+        whole[name] = list(dict.fromkeys(texts))
+    return whole
 
 
 def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:
