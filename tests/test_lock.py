@@ -30,7 +30,7 @@ print(torch.rand(3).sum())
 """
 
 
-UNCHECKED = "not checked: no call was met on a GPU"
+UNCHECKED = "not checked: no call ran on a GPU"
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_a_program_without_calls_is_not_checked(
     """Nor is one that only runs on the CPU, unless this simulates CUDA."""
     (tmp_path / "script.py").write_text("print('hello')")
     shown = run_command(*command, "--quiet", "script.py")
-    assert "not checked: no call was met on a GPU" in shown.stdout + shown.stderr
+    assert "not checked: no call ran on a GPU" in shown.stdout + shown.stderr
     (tmp_path / "script.py").write_text("import torch; torch.ones(2) + 1")
     shown = run_command(*command, "--quiet", "script.py")
     word = "not checked" if command == ("run",) else "deterministic"

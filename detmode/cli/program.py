@@ -137,7 +137,7 @@ class AbruptEnd(SystemExit):
     """The end of a program that no ``with`` statement of it survives.
 
     Attributes:
-        failure: how it failed, or ``None``.
+        failure: the way in which it failed, or ``None``.
     """
 
     failure: str | None = None
@@ -167,7 +167,7 @@ _NO_CUDA = (
     "Attempting to deserialize object on a CUDA device",
     "no NVIDIA driver",
 )
-"""What PyTorch says where a program asks for a GPU that is not there."""
+"""Parts of PyTorch's messages where a program asks for a GPU that is not there."""
 
 
 def lacks_cuda(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def flush() -> None:
-    """Flush stdout and stderr, as far as somebody reads them."""
+    """Flush stdout and stderr, as far as they are open."""
     for stream in (sys.stdout, sys.stderr):
         write(stream, "")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from detmode.cuda.files import replace_file
 from detmode.environment.rank import Rank
 from detmode.reports.report import Report, of_ranks
+from detmode.reports.verdict import ELSEWHERE as ELSEWHERE
 
 try:
     import fcntl
@@ -35,7 +36,6 @@ _QUIET = 3.0
 DIED = "ended without leaving a report"
 LATE = "had not ended when this report was given"
 ALONE = "give reports of their own"
-ELSEWHERE = "are on other nodes, each of which gives a report"
 
 Left = tuple[Report, bool]
 """Rows of a process, and whether it failed."""

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 DETERMINISTIC = "deterministic on this GPU model with this software: every call met is covered"
 UNCOUNTED = "unlisted calls, and those left to PyTorch's flag, were not counted"
-NO_CALL = "no call was met on a GPU"
+ELSEWHERE = "are on other nodes, each of which gives a report"
+"""The reason why ranks have no rows in the report of a node that is not theirs."""
+NO_CALL = "no call ran on a GPU"
 
 
 def verdict_of(
@@ -30,9 +32,9 @@ def verdict_of(
     Args:
         rows: of the report.
         head: of the report.
-        gaps: what the program did and the report has no rows for.
-        limits: what the verdict leaves out.
-        covered: what is said if all calls were met and none may vary.
+        gaps: calls of the program, and ranks, for which the report has no rows.
+        limits: parts of the run that the verdict leaves out.
+        covered: the verdict if all calls were met and none may vary.
     """
     gaps, limits = list(gaps), list(limits)
     varying = [row for row in rows if row.varies]
@@ -52,18 +54,25 @@ def verdict_of(
 
 def gaps_of(head: Mapping[str, Any]) -> list[str]:
     """Return what a report's head names as not seen: ranks, and calls."""
-    absent = [rank for ranks in head.get("missing", {}).values() for rank in ranks]
-    return [named(absent)] * bool(absent) + list(head.get("not_seen", ()))
+    return _absent(head, elsewhere=False) + list(head.get("not_seen", ()))
+
+
+def _absent(head: Mapping[str, Any], *, elsewhere: bool) -> list[str]:
+    """Return a text for the ranks without rows that do, or do not, report elsewhere."""
+    missing = head.get("missing", {}).items()
+    ranks = [rank for why, some in missing for rank in some if (why == ELSEWHERE) is elsewhere]
+    return [named(ranks)] if ranks else []
 
 
 def has_met(rows: Sequence[ReportRow], head: Mapping[str, Any]) -> bool:
-    """Return whether a call was met on a device that the rules are about."""
+    """Return whether a call ran on a device that the rules are about."""
     return bool(head.get("devices", rows))
 
 
 def limits_of(head: Mapping[str, Any]) -> list[str]:
     """Return what the verdict on a report with this head leaves out."""
     limits = [UNCOUNTED] * (head.get("intercept") == "listed")
+    limits += [f"without {ranks}" for ranks in _absent(head, elsewhere=True)]
     if "simulate" in head:
         limits.append("CUDA simulated")
     if "where" in head:

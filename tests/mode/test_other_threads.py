@@ -67,7 +67,7 @@ def test_calls_without_a_rule_are_not_counted():
 
 
 def test_a_thread_with_a_mode_of_its_own_is_seen_by_that_one():
-    """What that mode does is no call that nobody has seen."""
+    """Its calls, and those of its substitutes, do not count as unseen."""
     inner = DeterministicMode(simulate="cuda")
 
     def work() -> None:

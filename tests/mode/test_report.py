@@ -333,7 +333,7 @@ RUN_TO_RUN = {"action": "native", "guarantee": "run_to_run"}
             DETERMINISTIC,
             "detmode record",
         ),
-        ([], "not checked: no call was met on a GPU", "detmode audit"),
+        ([], "not checked: no call ran on a GPU", "detmode audit"),
     ],
 )
 def test_the_verdict(changes, verdict, step):
@@ -348,7 +348,7 @@ def test_the_verdict(changes, verdict, step):
 @pytest.mark.parametrize(
     ("rows", "head", "verdict", "severity"),
     [
-        ([RUN_TO_RUN], {"devices": []}, "not checked: no call was met on a GPU", "warning"),
+        ([RUN_TO_RUN], {"devices": []}, "not checked: no call ran on a GPU", "warning"),
         ([], {"devices": ["cuda"]}, DETERMINISTIC, "note"),
         (
             [RUN_TO_RUN],
@@ -365,9 +365,8 @@ def test_the_verdict(changes, verdict, step):
         ),
         (
             [],
-            {"failure": "ZeroDivisionError at a.py:1", "devices": []},
-            "not finished: ZeroDivisionError at a.py:1; until then: not checked: no call was met "
-            "on a GPU",
+            {"failure": "OSError at a.py:1", "devices": []},
+            "not finished: OSError at a.py:1; until then: not checked: no call ran on a GPU",
             "error",
         ),
         (
