@@ -232,6 +232,9 @@ class OneReport:
             named.pop(rank.name, None)
             left, absent = self._folder.gather(named, 0 if is_over else patience)
             reports += [each for each, _ in left.values()]
+            if is_over:  # the ranks have started again
+                for each, _ in left.values():
+                    each.head.pop("failure", None)
             for name, reason in absent.items():
                 why = f"{DIED} in attempt {attempt}" if is_over else reason
                 missing.setdefault(why, []).append(named[name])
