@@ -77,7 +77,7 @@ def test_a_program_sees_what_python_shows_it(
     sys.modules.pop("package", None)
     assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout), ours.stderr
     assert ours.stderr.startswith(plain.stderr)
-    assert "intercepted no call" in ours.stderr.removeprefix(plain.stderr)
+    assert "no call ran on a GPU" in ours.stderr.removeprefix(plain.stderr)
     assert json.loads((tmp_path / "report.json").read_text())["rows"] == []
     assert [path.name for path in tmp_path.glob("*report*")] == ["report.json"]
 
@@ -481,7 +481,7 @@ def test_how_much_is_shown(run_command: Run, tmp_path: Path) -> None:
     assert run_command("run", "--quiet", *overridden).stderr.strip() == verdict
     written = run_command("run", "--format", "json", *overridden).stderr
     report = json.loads(written.rpartition("}\n")[0] + "}")
-    assert (report["version"], report["verdict"]) == (2, verdict)
+    assert (report["version"], report["verdict"]) == (3, verdict)
     silent = "import torch; torch.hspmm(torch.eye(2).to_sparse(), torch.ones(2, 2))"
     ours = run_command("audit", "--strict", "--quiet", "-c", silent)
     assert (ours.returncode, ours.stdout) == (1, f"{verdict}\n")
@@ -551,7 +551,7 @@ def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -
     )
     allowed = ("--override", "aten::put_=allow", "script.py")
     starts = {
-        "a.json": '{\n  "version": 2',
+        "a.json": '{\n  "version": 3',
         "a.sarif": '{\n  "$schema"',
         "a.html": "<!doctype html>",
         "a.txt": "may vary: 1 call at 1 line\nnext: at script.py:2",

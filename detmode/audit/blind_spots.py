@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from textwrap import fill
-from typing import Any
 
 import torch
 
@@ -68,22 +67,12 @@ class Unseen:
     calls: tuple[str, ...] = ()
     rows: tuple[UnseenRow, ...] = ()
 
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Unseen:
-        """Read what ``dataclasses.asdict`` made, or JSON of it.
-
-        Raises:
-            TypeError: a field is missing or unknown.
-        """
-        rows = tuple(UnseenRow(**row) for row in given["rows"])
-        return cls(**{**given, "calls": tuple(given["calls"]), "rows": rows})
-
 
 ALWAYS_UNSEEN = (
     Unseen(
         "branches on the device in Python",
-        "the CPU branch of torch.cuda.is_available() and tensor.is_cuda runs, and .cuda() and "
-        'device="cuda" fail without CUDA',
+        "the CPU branch of tensor.is_cuda runs, and that of torch.cuda.is_available(); .cuda() and "
+        'device="cuda" fail without CUDA, but for detmode audit --cuda-on-cpu',
     ),
     Unseen(
         "the optimizer's form",
@@ -106,8 +95,9 @@ ALWAYS_UNSEEN = (
         "CUDA is not seen",
     ),
     Unseen(
-        "other threads and processes",
-        "a mode acts in the thread that enters it, and in the autograd threads of its backward",
+        "other processes",
+        "an audit acts in its thread, in the threads that this one starts, and in their backward; "
+        "not in processes, nor in threads of C++ code",
     ),
     Unseen(
         "kernels that are not operators",

@@ -15,6 +15,7 @@ from detmode.audit.traffic import Floor
 from detmode.environment.settings import deterministic_flag
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.mode.interception import facts_of
 from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
@@ -30,7 +31,7 @@ _NODES = 1 << 18
 
 @dataclass
 class _Tally:
-    """The counts of an audit so far; nested entries of one mode share them."""
+    """The counts of an audit in one thread so far; nested entries of one mode share them."""
 
     total: Cost = field(default_factory=Cost)
     rows: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
@@ -44,6 +45,16 @@ class _Tally:
     paths: ModulePaths = field(default_factory=ModulePaths)
     # By the number of an autograd node, the module path of its forward call.
     made_in: dict[int, str] = field(default_factory=dict)
+
+    def add(self, other: _Tally) -> None:
+        """Add what another thread has counted."""
+        self.total.add(other.total)
+        self.fill_bytes += other.fill_bytes
+        self.called |= other.called
+        for key, cost in list(other.rows.items()):
+            self.rows.setdefault(key, Cost()).add(cost)
+        for path, cost in list(other.modules.items()):
+            self.modules.setdefault(path, Cost()).add(cost)
 
     def module(self) -> str:
         """Return the path of the module that makes the call; in backward, of its forward call."""
@@ -68,7 +79,7 @@ class Audit(DeterministicMode):
     """Records what the mode would do on CUDA and the bytes that the calls move.
 
     CPU and meta tensors count as CUDA tensors. Nothing is raised or warned about, no CUDA kernel
-    runs, and the results are those of the CPU.
+    runs, and the results are those of the CPU. It acts in the threads that its thread starts, too.
 
     Args:
         warn_only: as in :class:`~detmode.DeterministicMode`; the audit reports what a mode with
@@ -78,6 +89,7 @@ class Audit(DeterministicMode):
     """
 
     _told = ()
+    acts_in_threads = True
 
     def __init__(self, warn_only: bool = False, **options: Any) -> None:
         super().__init__(warn_only, intercept="all", simulate="cuda", compile=False, **options)
@@ -86,11 +98,21 @@ class Audit(DeterministicMode):
         super()._begin()
         self._floor = cache(Floor)
         self._tally = _Tally()
+        self._tallies = [self._tally]
+
+    def _level_of_a_guest(self) -> DeterministicMode:
+        level = super()._level_of_a_guest()
+        assert isinstance(level, Audit)
+        level._tally = _Tally()
+        self._tallies.append(level._tally)
+        return level
 
     def report(self) -> AuditReport:
         """Return the report of the calls so far."""
         met = super().report()
-        tally = self._tally
+        tally = _Tally()
+        for each in list(self._tallies):
+            tally.add(each)
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(
             met.records,
@@ -100,6 +122,7 @@ class Audit(DeterministicMode):
             tally.fill_bytes,
             find_unseen(self._table, stand_ins, tally.called, self._would_on_cuda),
             met.course,
+            met.head,
         )
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
@@ -155,8 +178,7 @@ class Audit(DeterministicMode):
     def _would_on_cuda(self, row: FamilyRule) -> str:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
-        overload = self.overload_info(func) if func is not None else None
-        override = overload.override if overload else None
+        override = facts_of(func, self._table, self._overrides).override if func else None
         return decide(row.rule, self._policy, override=override).action
 
 

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from detmode.audit.blind_spots import Unseen, listing_of, text_of
+from detmode.audit.blind_spots import Unseen, listing_of
+from detmode.audit.blind_spots import text_of as text_of_unseen
+from detmode.environment.checked import checked
+from detmode.environment.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow, read_json
+from detmode.reports.report import Report, ReportRow, head_of, read_json, rows_of
 from detmode.reports.terminal import table
+from detmode.reports.verdict import gaps_of, verdict_of
 
 _MODULES_SHOWN = 10
+_COVERED = "deterministic on one GPU model with one software: every call met would be covered"
+_TOTALS = ("calls", "total_bytes", "extra_bytes", "uncounted_bytes", "fill_bytes")
 
 
 @dataclass
@@ -77,6 +83,25 @@ class AuditReport(Report):
         self.unseen = tuple(unseen)
 
     @property
+    def verdict(self) -> str:
+        """As a mode's; what CUDA calls in place of the program's operators was not met."""
+        gaps = [
+            f"what CUDA runs for {', '.join(unseen.calls)}"
+            for unseen in self.unseen
+            if unseen.calls
+        ]
+        return verdict_of(self.records, self.head, gaps_of(self.head) + gaps, (), _COVERED)
+
+    @property
+    def next_step(self) -> str:
+        """The most useful next step after this audit."""
+        if self.verdict.startswith("not checked") and self.head.get("devices"):
+            return "`detmode run` the program on a GPU: it meets what an audit does not see"
+        if self.verdict.startswith("not checked"):
+            return "audit what calls PyTorch's operators: the audit has met none"
+        return super().next_step
+
+    @property
     def total_bytes(self) -> int:
         """The floor of all calls, in bytes."""
         return self.total.bytes
@@ -94,7 +119,7 @@ class AuditReport(Report):
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
         rows = super().text(long=long, width=width, colour=colour)
-        parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
+        parts = [rows, "\n".join(self._estimate()), self._where(), text_of_unseen(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
@@ -187,23 +212,23 @@ class AuditReport(Report):
         """
         whole = read_json(text)
         try:
-            records, costs, modules = [], [], {}
-            for row in whole["rows"]:
-                moved, extra = row.pop("bytes"), row.pop("extra_bytes")
-                records.append(ReportRow(**row))
-                costs.append(Cost.of(moved, extra, calls=row["count"]))
-            for entry in whole["modules"]:
-                path = entry.pop("module")
-                modules[path] = Cost(**entry)
-            totals = (
-                whole[name] for name in ("calls", "total_bytes", "extra_bytes", "uncounted_bytes")
-            )
-            unseen = [Unseen.from_dict(entry) for entry in whole["unseen"]]
-            head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            moved = [
+                (checked(int, row.pop("bytes")), checked(int | None, row.pop("extra_bytes")))
+                for row in whole["rows"]
+            ]
+            records = rows_of(whole["rows"])
+            costs = [
+                Cost.of(*each, calls=row.count) for each, row in zip(moved, records, strict=True)
+            ]
+            modules = {
+                text_of(entry.pop("module")): checked(Cost, entry) for entry in whole["modules"]
+            }
+            *totals, fill_bytes = (checked(int, whole[name]) for name in _TOTALS)
+            unseen = checked(list[Unseen], whole["unseen"])
             return AuditReport(
-                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen), head=head
+                *(records, costs, modules, Cost(*totals), fill_bytes, unseen), head=head_of(whole)
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 "not a report of an audit as written by AuditReport.to_json"
             ) from error

@@ -160,11 +160,15 @@ _LOCKING = [
         dest="locked",
     ),
 ]
+_CUDA_ON_CPU = _flag(
+    "--cuda-on-cpu", "let device names of CUDA mean the CPU, for programs that name them"
+)
 _SIMULATION = (
     _option(
         "--simulate", choices=["cuda"], help="treat CPU tensors as CUDA; kernels run on the host"
     ),
     _number("--schedule-seed", "with --simulate: the seed that shuffles blocks and threads"),
+    _CUDA_ON_CPU,
 )
 _PROGRAM = (
     [
@@ -344,7 +348,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
         "run a script on the CPU and report what would happen on CUDA",
         ["train.py --steps 2", "--format github train.py", "-o audit.html train.py"],
         the_program=_PROGRAM,
-        the_mode=_MODE,
+        the_mode=(*_MODE, _CUDA_ON_CPU),
         the_report=(*shown, *_FILES),
     )
     group("find what differs")

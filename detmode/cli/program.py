@@ -10,6 +10,7 @@ import linecache
 import os
 import signal
 import sys
+import threading
 import traceback
 import zipfile
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 import detmode
+from detmode.cli.streams import flush, say
 from detmode.reports.page import shortened
 
 _PACKAGE = detmode.__path__[0] + os.sep
@@ -99,8 +101,25 @@ class Program:
         sys.modules["__main__"] = self.module
 
     def run(self) -> None:
-        """Run it, as ``__main__``."""
-        exec(self._code, self.module.__dict__)
+        """Run it, as ``__main__``, to the end of its threads that are no daemons.
+
+        Of a program that fails they are not waited for: it has an error to tell first.
+        """
+        before = set(threading.enumerate())
+        try:
+            exec(self._code, self.module.__dict__)
+        except SystemExit as error:
+            if failure_of(error) is None:
+                _wait_for_threads(before)
+            raise
+        _wait_for_threads(before)
+
+
+def _wait_for_threads(before: set[threading.Thread]) -> None:
+    """Wait for the threads that are no daemons, if there are others than those before."""
+    if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
+        # What Python itself calls at its end, once: pools end their threads only then.
+        threading._shutdown()  # type: ignore[attr-defined]  # it has no types
 
 
 def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.ModuleSpec, CodeType]:
@@ -120,6 +139,48 @@ def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.Modul
     return spec, code
 
 
+class AbruptEnd(SystemExit):
+    """The end of a program that no ``with`` statement of it survives.
+
+    Attributes:
+        failure: the way in which it failed, or ``None``.
+    """
+
+    failure: str | None = None
+
+
+def failure_of(error: BaseException | None) -> str | None:
+    """Return how a program has failed, in a line; ``None`` if it has not.
+
+    Args:
+        error: with which it ended.
+    """
+    if error is None:
+        return None
+    if isinstance(error, AbruptEnd):
+        return error.failure
+    if isinstance(error, SystemExit):
+        if error.code is None or error.code == 0:
+            return None
+        return f"exit code {error.code & 0xFF if isinstance(error.code, int) else 1}"
+    return f"{type(error).__name__}{_where(error.__traceback__)}"
+
+
+_NO_CUDA = (
+    "Torch not compiled with CUDA enabled",
+    "Found no NVIDIA driver on your system",
+    "No CUDA GPUs are available",
+    "Attempting to deserialize object on a CUDA device",
+    "no NVIDIA driver",
+)
+"""Parts of PyTorch's messages where a program asks for a GPU that is not there."""
+
+
+def lacks_cuda(error: BaseException) -> bool:
+    """Return whether a program has failed because PyTorch sees no GPU."""
+    return any(text in str(error) for text in _NO_CUDA)
+
+
 def exit_status(error: BaseException | None) -> int:
     """Print ``error`` on stderr as ``python`` would, and return its exit status.
 
@@ -133,11 +194,11 @@ def exit_status(error: BaseException | None) -> int:
             return 0
         if isinstance(error.code, int):
             return error.code & 0xFF
-        print(error.code, file=sys.stderr)
+        say(str(error.code))
         return 1
     if sys.excepthook is sys.__excepthook__:
         if isinstance(error, KeyboardInterrupt) and not _shows_everything():
-            print(f"detmode: interrupted{_where(error.__traceback__)}", file=sys.stderr)
+            say(f"detmode: interrupted{_where(error.__traceback__)}")
             return 128 + signal.SIGINT
         lines = traceback.TracebackException.from_exception(error)
         if not _shows_everything():
@@ -145,7 +206,7 @@ def exit_status(error: BaseException | None) -> int:
         # An error before the program's first line has no frames, and Python then prints no heading.
         alone = not lines.stack and lines.__cause__ is None and lines.__context__ is None
         text = lines.format_exception_only() if alone else lines.format()
-        print("".join(text), end="", file=sys.stderr)
+        say("".join(text), end="")
     else:
         sys.excepthook(type(error), error, _from_the_program_on(error.__traceback__))
     return 1
@@ -171,8 +232,7 @@ def die_of(number: signal.Signals) -> NoReturn:
     """
     signal.signal(number, signal.SIG_DFL)
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     if os.name != "posix":
         os._exit(128 + number)  # what a shell makes of a signal
     os.kill(os.getpid(), number)

@@ -20,6 +20,7 @@ from pathlib import Path
 from detmode.cuda.files import replace_file
 from detmode.environment.rank import Rank
 from detmode.reports.report import Report, of_ranks
+from detmode.reports.verdict import ELSEWHERE as ELSEWHERE
 
 try:
     import fcntl
@@ -35,7 +36,6 @@ _QUIET = 3.0
 DIED = "ended without leaving a report"
 LATE = "had not ended when this report was given"
 ALONE = "give reports of their own"
-ELSEWHERE = "are on other nodes, each of which gives a report"
 
 Left = tuple[Report, bool]
 """Rows of a process, and whether it failed."""
@@ -232,6 +232,9 @@ class OneReport:
             named.pop(rank.name, None)
             left, absent = self._folder.gather(named, 0 if is_over else patience)
             reports += [each for each, _ in left.values()]
+            if is_over:  # the ranks have started again
+                for each, _ in left.values():
+                    each.head.pop("failure", None)
             for name, reason in absent.items():
                 why = f"{DIED} in attempt {attempt}" if is_over else reason
                 missing.setdefault(why, []).append(named[name])

@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
@@ -24,6 +25,7 @@ from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import untraced
 from detmode.environment.known import Value
 from detmode.environment.settings import choose_for_block
+from detmode.environment.threads import follow_threads
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
 from detmode.mode.detours import Detours
@@ -33,10 +35,12 @@ from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception
 from detmode.mode.levels import innermost, levels_here
 from detmode.mode.options import check_arguments, check_overrides, logger_for
+from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.substitution import validations
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
+from detmode.table.call import Call
 from detmode.table.names import Overrides
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
@@ -57,8 +61,9 @@ class DeterministicMode(Interception):
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
     exception-safe: every setting it touches is restored. It acts in the thread that enters it and
     in the autograd threads of that thread's backward; elsewhere PyTorch's own flag, which the mode
-    turns on, still alerts. A copy or a pickle made outside its block is a new mode with the same
-    arguments and no records.
+    turns on, still alerts. The report counts the calls of listed operators in threads that its
+    thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the
+    same arguments and no records.
 
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
@@ -102,6 +107,11 @@ class DeterministicMode(Interception):
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
+
+    acts_in_threads = False
+    """Set it to true before the block: the mode then acts in threads that its thread starts, too.
+
+    What runs whole programs does, for which all threads are the program's."""
 
     @untraced
     def __init__(
@@ -150,6 +160,10 @@ class DeterministicMode(Interception):
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
         self.host: DeterministicMode | None = None
+        # Of threads that the mode's threads have started, in which it does not act.
+        self._witness = Witness(self._unmet)
+        # Its levels in such threads, where it does.
+        self._guests: weakref.WeakSet[DeterministicMode] = weakref.WeakSet()
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
@@ -216,22 +230,47 @@ class DeterministicMode(Interception):
             self.rechecked.begin(level)
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
-        outer = levels_here()
-        undo.note(functools.partial(_leave, level, outer))
-        level._innermost = True
-        level._memory = forward_memory()
-        outer.append(level)
-        if len(outer) > 1:
-            outer[-2]._innermost = False
+        level.become_innermost(undo)
         if self.lists:
             listed.enter(level, undo)
             return
         if self.intercept == "listed":
             self.say_once("intercept", listed.UNAVAILABLE)
+        level._guests = weakref.WeakSet()
+        undo.note(level._dismiss_guests)
+        follower = level._guest if self.acts_in_threads else self._witness.in_this_thread
+        follow_threads(follower, undo)
         # What its own entering has remembered, to restore what choose_for_block restores.
         undo.note(functools.partial(TorchDispatchMode.__init__, level))
         undo.note(functools.partial(take_off, level, []))
         TorchDispatchMode.__enter__(level)
+
+    def become_innermost(self, undo: Undo) -> None:
+        """Make this level the innermost one of the current thread until ``undo`` runs."""
+        outer = levels_here()
+        undo.note(functools.partial(_leave, self, outer))
+        self._innermost = True
+        self._memory = forward_memory()
+        outer.append(self)
+        if len(outer) > 1:
+            outer[-2]._innermost = False
+
+    def _guest(self) -> Guest:
+        """Return the block in which the mode acts in a thread that a level's thread has started.
+
+        The settings are the process's, and chosen already.
+        """
+        guest = self._level_of_a_guest()
+        self._guests.add(guest)
+        return Guest(guest)
+
+    def _level_of_a_guest(self) -> DeterministicMode:
+        return self._twin()
+
+    def _dismiss_guests(self) -> None:
+        """Let threads go on without the mode, whose block ends before them."""
+        for guest in list(self._guests):
+            guest._innermost = False
 
     def _level_for(self, undo: Undo) -> DeterministicMode:
         """Return the object to push: a mode that is already on a stack gets a twin.
@@ -244,11 +283,15 @@ class DeterministicMode(Interception):
 
     def again(self) -> DeterministicMode:
         """Return another object of this mode, which shares its records."""
+        level = self._twin()
+        if self.rechecked is not None:
+            self.rechecked.begin(level)
+        return level
+
+    def _twin(self) -> DeterministicMode:
         level = object.__new__(type(self))
         level.__dict__.update(self.__dict__)
         TorchDispatchMode.__init__(level)
-        if self.rechecked is not None:
-            self.rechecked.begin(level)
         return level
 
     @untraced
@@ -327,12 +370,34 @@ class DeterministicMode(Interception):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        head: dict[str, Any] = {"intercept": "listed"} if self.lists else {}
+        head: dict[str, Any] = {}
+        if self.lists:
+            head["intercept"] = "listed"
         if self.unsettled:
             head["unsettled"] = list(self.unsettled.values())
+        if self._simulate is not None:
+            head["simulate"] = self._simulate
         if self.rechecked is not None:
             head["recheck"] = self.rechecked.head()
+        head["devices"] = sorted(self._counter.devices)
+        not_seen = [] if self.lists else [f"the inside of {name}" for name in self._opaque]
+        if (calls := self._witness.text()) is not None:
+            not_seen.append(calls)
+        if not_seen:
+            head["not_seen"] = not_seen
         return self._counter.report(head)
+
+    def _unmet(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """Return the name of a call in another thread if a rule says that it may vary."""
+        if func._op not in self._overloads:
+            self.meet(args, kwargs)
+        overload = self.overload_info(func)
+        if overload is None or overload.composite:
+            return None
+        row = Call(overload, args, kwargs, self._simulate, False).row
+        return None if row is None or row.rule.allows else overload.name
 
     @property
     def paths(self) -> ModulePaths:

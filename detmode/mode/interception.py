@@ -44,7 +44,7 @@ from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
+from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise, is_python
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import FamilyRule, RuleTable
 from detmode.table.twins import SITE, original_of
@@ -121,6 +121,8 @@ class Interception(CompiledInside):
         self._counter = RowCounter(self._logger)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
+        # The operators that Python code implements, inside which the mode is off; by name.
+        self._opaque: dict[str, None] = {}
         self._innermost = True
         self._memory = forward_memory()
 
@@ -146,6 +148,7 @@ class Interception(CompiledInside):
         overload = self._overloads.get(operator, _UNSEEN)
         if overload is _UNSEEN:
             overload = self.overload_info(func)
+            self.meet(args, kwargs or {})
         if overload is None or not self._innermost:
             if type(func) is not _OVERLOAD and self._innermost:
                 args = with_bodies(self, args)
@@ -159,6 +162,13 @@ class Interception(CompiledInside):
                 lambda *args, **kwargs: self._call_twin(overload, traced, args, kwargs),
             )
         return self._call_twin(overload, traced, args, kwargs)
+
+    def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note the devices on which an operator is called for the first time."""
+        devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
+        if (device := kwargs.get("device")) is not None:
+            devices.add(torch.device(device).type)
+        self._counter.meet(devices if self._simulate is None else [self._simulate])
 
     def _call_twin(
         self, overload: OverloadInfo, traced: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -189,6 +199,8 @@ class Interception(CompiledInside):
             found = self._look_up(func)
             Detours.look_again()
             self._overloads[operator] = found
+            if is_python(func) and not (found and (found.rows or found.override)):
+                self._opaque[func._schema.name] = None
             if is_elementwise(func):
                 self._elementwise.add(operator)
         return found

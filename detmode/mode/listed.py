@@ -265,6 +265,7 @@ def _deciding(place: Place) -> _Kernel:
             if overload is not None:
                 overload = _with_run(overload, run)
             level.kernels[run] = overload
+            level.meet(args, kwargs)
         if overload is None:
             return run(*args, **kwargs)
         with _ExcludeKeys(_ABOVE_MODES):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import repeat
 from operator import floordiv
@@ -30,6 +30,8 @@ RECENT = 8192
 """The latest calls, which are kept one by one."""
 _STRETCHES = 2048
 """The most parts of a run in which earlier calls are counted."""
+_DEVICES = frozenset({"cuda", "mps"})
+"""The types of devices that rules are about, besides the CPU."""
 
 
 # One for all: of a lock that dies with its course the end would run Python code, in which an
@@ -111,10 +113,12 @@ class RowCounter:
 
     Attributes:
         paths: those of the modules in which calls are made.
+        devices: the types of devices that rules are about, and on which calls were met.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
+        self.devices: set[str] = set()
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         # By the row's line, and the module.
@@ -140,6 +144,10 @@ class RowCounter:
             head,
         )
 
+    def meet(self, devices: Iterable[str]) -> None:
+        """Note the types of the devices of a call."""
+        self.devices.update(_DEVICES.intersection(devices))
+
     def count(self, call: Call, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
         site, module = call.site  # type: ignore[misc]  # it has been looked up
@@ -164,6 +172,7 @@ class RowCounter:
     def _begin(self, call: Call, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
         assert call.site is not None
+        self.meet(tensor.device.type for tensor in call.tensors)
         action, (site, module) = decision.action, call.site
         rule = call.row.rule if call.row else None
         made = ReportRow(

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
+from detmode.cuda.files import parsed_json
+from detmode.environment.checked import checked
 from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
@@ -17,6 +19,7 @@ from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, painted, paragraphs, table
 from detmode.reports.timeline import timeline_of
+from detmode.reports.verdict import gaps_of, has_met, limits_of, verdict_of
 
 if TYPE_CHECKING:
     import pandas
@@ -38,15 +41,27 @@ _SHOWN = tuple(name for name in _COLUMNS if name != "alert")
 _NARROW = 120
 """In fewer columns a row takes two lines."""
 
-VERSION = 2
+VERSION = 3
 """The version of the JSON."""
 
-_OPTIONAL = ("intercept", "unsettled", "recheck", "where", "world_size", "missing")
-"""Fields of the JSON's head that not every report has."""
+_HEAD = {"detmode": str, "torch": str, "command": list[str]}
+"""Fields of the JSON's head, and their types."""
 
-REPRODUCIBLE = "reproducible"
-ON_THIS_MODEL = "reproducible on this GPU model"
-UNSEEN = "unlisted calls, and those left to PyTorch's flag, were not counted"
+_OPTIONAL = {
+    "intercept": str,
+    "unsettled": list[str],
+    "simulate": str,
+    "recheck": dict[str, float],
+    "where": str,
+    "world_size": int,
+    "missing": dict[str, list[int]],
+    "devices": list[str],
+    "not_seen": list[str],
+    "failure": str,
+}
+"""Those that not every report has."""
+
+_RECHECKED = frozenset(("rate", "calls", "sampled", "made_twice", "differing"))
 
 
 @dataclass
@@ -122,12 +137,15 @@ class Report(Shown):
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
-            ``intercept``, if the mode has intercepted ``"listed"`` operators alone; ``unsettled``,
-            texts, if the program has changed settings to which native calls were left; ``recheck``,
-            if it makes calls twice: ``rate``, and the numbers of ``calls`` that it has received,
+            ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
+            mode has intercepted ``"listed"`` operators alone; ``unsettled``, texts, if the program
+            has changed settings to which native calls were left; ``recheck``, if it makes calls
+            twice: ``rate``, and the numbers of ``calls`` that it has received,
             ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
-            of a filter; and for a distributed run ``world_size``, and ``missing``: for each reason
-            why ranks have no rows here, these ranks.
+            of a filter; ``devices``, the types of devices that the rules are about and on which
+            calls were met; ``not_seen``, calls that were not met, as texts; ``failure``, the error
+            with which the program ended; and for a distributed run ``world_size``, and
+            ``missing``: for each reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -148,22 +166,11 @@ class Report(Shown):
 
     @property
     def verdict(self) -> str:
-        """One line: where the bits are the same, or how many calls may vary at how many lines."""
-        varying = [record for record in self.records if record.varies]
-        if varying:
-            calls = sum(record.count for record in varying)
-            lines = len({record.site for record in varying})
-            found = f"may vary: {plural(calls, 'call')} at {plural(lines, 'line')}"
-        elif self.unsettled:
-            found = "may vary: calls left to PyTorch's settings"
-        else:
-            found = REPRODUCIBLE if self._is_same_anywhere() else ON_THIS_MODEL
-        absent = [rank for ranks in self.missing.values() for rank in ranks]
-        limits = [UNSEEN] * self._is_partial + self.unsettled
-        limits += [f"without {named(absent)}"] * bool(absent)
-        if "where" in self.head:
-            limits.append(f"of the rows where {self.head['where']} alone")
-        return f"{found} ({'; '.join(limits)})" if limits else found
+        """One line that begins with what was seen.
+
+        ``deterministic``, ``may vary``, ``not checked`` or ``not finished``.
+        """
+        return verdict_of(self.records, self.head, gaps_of(self.head), limits_of(self.head))
 
     def by(self, rank: int) -> Report:
         """Return the report with all rows as a rank's."""
@@ -176,26 +183,8 @@ class Report(Shown):
         return dict(self.head.get("missing", {}))
 
     @property
-    def unsettled(self) -> list[str]:
-        """The changes of settings to which native calls were left, as texts."""
-        return list(self.head.get("unsettled", ()))
-
-    @property
-    def _is_partial(self) -> bool:
-        """True if the mode has intercepted listed operators alone."""
-        return self.head.get("intercept") == "listed"
-
-    def _is_same_anywhere(self) -> bool:
-        """Return whether the bits of all calls are the same on any GPU."""
-        weighed = {each.guarantee for each in self.records if not each.fills_memory}
-        # What PyTorch's flag makes deterministic is the same on one model only.
-        return weighed <= {"gpu_to_gpu"} and not self._is_partial
-
-    @property
     def next_step(self) -> str:
         """The most useful next step after this run, as a command or a line of code."""
-        if not self.records and not self.unsettled:
-            return "detmode intercepted no call; `detmode audit` says what would happen on CUDA"
         worst = min(
             (record for record in self.records if record.varies),
             key=lambda record: (_NAMES.index(record.action), -record.count),
@@ -205,10 +194,14 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
-        if self.unsettled:
+        if "unsettled" in self.head:
             return 'leave PyTorch\'s settings alone inside the block, or use intercept="all"'
-        if not self._is_same_anywhere():
-            return "`detmode doctor` lists what must stay the same besides the GPU model"
+        if "failure" in self.head:
+            return "mend the error; what the program does after it was not checked"
+        if gaps_of(self.head):
+            return "to see what the rest does, `detmode record` two runs and `detmode diff` them"
+        if not has_met(self.records, self.head):
+            return "`detmode audit` says what would happen on CUDA, on any machine"
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
@@ -258,7 +251,6 @@ class Report(Shown):
     def page(self) -> Page:
         """Return the page: a row for each record, those that need attention first."""
         actions = {record.action for record in self.records}
-        varies = any(record.varies for record in self.records)
         course = [(module, self.records[row].action, count) for row, module, count in self.course]
         calls = sum(count for *_, count in course)
         total = sum(record.count for record in self.records)
@@ -267,7 +259,7 @@ class Report(Shown):
         return Page(
             title="What the mode intercepted",
             verdict=self.verdict,
-            severity=ERROR.level if ERROR.name in actions else WARN.level if varies else "note",
+            severity=self._severity(actions),
             groups=ACTIONS,
             table=Table(columns, tuple(_row(record, columns) for record in self.ordered())),
             facts=(
@@ -277,6 +269,11 @@ class Report(Shown):
             origin=origin_of(self.head),
             timeline=timeline_of(course, calls, _NAMES, what) if course else None,
         )
+
+    def _severity(self, actions: Collection[str]) -> str:
+        if ERROR.name in actions or "failure" in self.head:
+            return ERROR.level
+        return "note" if self.verdict.startswith("deterministic") else WARN.level
 
     def absences(self) -> list[str]:
         """Return a line for each reason why ranks have no rows here."""
@@ -340,7 +337,8 @@ class Report(Shown):
 
         There is also ``intercept`` where a mode has intercepted ``"listed"`` operators alone, and
         ``world_size`` and ``missing`` for a distributed run, ``where`` with the conditions of a
-        filter, and ``recheck`` with what is said of calls made twice.
+        filter, ``recheck`` with what is said of calls made twice, ``devices``, ``not_seen`` and
+        ``failure``, as :attr:`head` has them.
         ``rows`` is a list of objects with the fields of :class:`ReportRow`.
         """
         return json.dumps(self._as_dict(), indent=2)
@@ -358,10 +356,8 @@ class Report(Shown):
         """
         whole = read_json(text)
         try:
-            head = {name: whole[name] for name in ("detmode", "torch", "command")}
-            head |= {name: whole[name] for name in _OPTIONAL if name in whole}
-            return Report([ReportRow(**row) for row in whole["rows"]], head=head)
-        except (AttributeError, KeyError, TypeError) as error:
+            return Report(rows_of(whole["rows"]), head=head_of(whole))
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error
 
 
@@ -380,7 +376,7 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
-    whole = json.loads(text)
+    whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.
     version = whole.get("version") if isinstance(whole, dict) else 1
     if version != VERSION:
@@ -389,6 +385,32 @@ def read_json(text: str) -> dict[str, Any]:
             "make it again with this detmode (--report FILE.json, or report.to_json())"
         )
     return dict(whole)
+
+
+def head_of(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the head of a report's JSON object.
+
+    Raises:
+        KeyError, TypeError: a field is missing, or of another type.
+    """
+    kinds = _HEAD | {name: kind for name, kind in _OPTIONAL.items() if name in whole}
+    head = {name: checked(kind, whole[name]) for name, kind in kinds.items()}
+    if "recheck" in head and not head["recheck"].keys() >= _RECHECKED:
+        raise KeyError("recheck")
+    return head
+
+
+def rows_of(objects: Any) -> list[ReportRow]:
+    """Return the rows of a report's JSON object.
+
+    Raises:
+        TypeError, ValueError: one is not a row.
+    """
+    rows: list[ReportRow] = checked(list[ReportRow], objects)
+    for row in rows:
+        if row.action not in _NAMES:
+            raise ValueError(f"there is no action {row.action!r}")
+    return rows
 
 
 def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
@@ -421,14 +443,25 @@ def of_ranks(
     rows = merged(row for report in (own, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
     course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
-    head = {**own.head, "world_size": world_size, "missing": dict(missing)}
+    head = united([report.head for report in (own, *others)])
+    head |= {"world_size": world_size, "missing": dict(missing)}
     rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
-    if unsettled := [text for report in (own, *others) for text in report.unsettled]:
-        head["unsettled"] = list(dict.fromkeys(unsettled))
     if rechecks:
         counts = rechecks[0].keys() - {"rate"}
         head["recheck"] = rechecks[0] | {n: sum(each[n] for each in rechecks) for n in counts}
     return Report(rows, course, head)
+
+
+def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the head of a report of several processes: what each has met, and has not seen.
+
+    The other fields are those of the first head that has them.
+    """
+    whole = {name: value for head in reversed(heads) for name, value in head.items()}
+    for name in whole.keys() & {"devices", "not_seen"}:
+        texts = [text for head in heads for text in head.get(name, ())]
+        whole[name] = list(dict.fromkeys(texts))
+    return whole
 
 
 def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:

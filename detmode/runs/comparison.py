@@ -155,6 +155,7 @@ class Comparison(Shown):
         only_first: the number of calls that only the first run made.
         only_second: the number of calls that only the second run made.
         incomplete: the paths of the runs that failed or were killed.
+        unrecorded: for the path of each run whose other threads made calls, how many.
         lines: the operators and sites whose calls are not all the same.
         timeline: the calls by module.
         ranks: the two ranks, for two recordings of one distributed run; otherwise ``None``. Calls
@@ -184,6 +185,7 @@ class Comparison(Shown):
     started: tuple[tuple[str, str, str], ...] = ()
     steps: str = "0:"
     origin: tuple[tuple[str, str], ...] = ()
+    unrecorded: tuple[tuple[str, int], ...] = ()
 
     @property
     def identical(self) -> bool:
@@ -203,8 +205,14 @@ class Comparison(Shown):
             return f"the runs diverge at {self.divergence.call.overload}: {what}"
         if self.ranks is not None:
             names = " and ".join(self.ranks)
-            return f"ranks {names} have the same results of collectives, and of equal inputs"
-        return "the runs are identical"
+            text = f"ranks {names} have the same results of collectives, and of equal inputs"
+            return self._as_far_as_recorded(text)
+        if not self.same:
+            return "not compared: neither run has a recorded call"
+        return self._as_far_as_recorded("the runs are identical")
+
+    def _as_far_as_recorded(self, text: str) -> str:
+        return f"{text} as far as recorded" if self.incomplete or self.unrecorded else text
 
     def to_json(self) -> str:
         """Return the comparison as a JSON object."""
@@ -223,6 +231,7 @@ class Comparison(Shown):
             "only_first": self.only_first,
             "only_second": self.only_second,
             "incomplete": list(self.incomplete),
+            "unrecorded": dict(self.unrecorded),
             "ranks": self.ranks and list(self.ranks),
             "dumped": [each.as_data() for each in self.dumped],
             "to_dump": [list(map(str, calls)) for calls in self.to_dump],
@@ -278,6 +287,8 @@ class Comparison(Shown):
     def _about_the_runs(self) -> Iterator[str]:
         for path in dict.fromkeys(self.incomplete):
             yield f"the program of {path} failed or was killed: compared up to that point"
+        for path, calls in self.unrecorded:
+            yield f"{path} lacks {plural(calls, 'call')} of other threads, which are not recorded"
         for name, first, second in self.started:
             yield f"started with different {name}: {first}, and {second}"
 

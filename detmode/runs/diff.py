@@ -31,7 +31,7 @@ from detmode.runs.started import (
     started_differently,
     two_ranks,
 )
-from detmode.runs.trace_file import TraceCall
+from detmode.runs.trace_file import TraceCall, unrecorded_in
 from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
@@ -224,6 +224,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
         str(one.reader.steps_recorded),
         origins_of(one.reader, other.reader),
+        tuple(unrecorded_in(one.reader, other.reader)),
     )
     return TraceDiff(comparison, at, parts)
 

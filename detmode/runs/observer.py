@@ -13,14 +13,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.cuda.undo import Undo
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
+from detmode.environment.threads import follow_threads
 from detmode.mode.higher_order import hand_over_to, with_bodies
+from detmode.mode.other_threads import Witness
 from detmode.mode.repetition.tensors import is_foreign
 from detmode.runs import graphs
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
 from detmode.sites.sharding import is_propagation, is_wrapper
 from detmode.table.call_site import CallSite
+from detmode.table.names import overload_name
 from detmode.table.twins import SITE, original_of
+
+
+def _name_of(func: torch._ops.OpOverload, *_: Any) -> str | None:
+    return None if is_wrapper(func) else overload_name(func)
+
 
 _Self = TypeVar("_Self", bound="RunObserver")
 
@@ -33,6 +41,8 @@ class RunObserver(Observer):
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[ExitStack] = []
+        self.other_threads = Witness(_name_of, beside_modes=True)
+        """The calls of threads that the block's thread starts, which are not observed."""
 
     @untraced
     def __enter__(self: _Self) -> _Self:
@@ -45,6 +55,7 @@ class RunObserver(Observer):
         self._blocks[-1].enter_context(compiled_as_outside())
         self._blocks[-1].callback(undo.run)
         callbacks_at_once(undo)
+        follow_threads(self.other_threads.in_this_thread, undo)
         TorchDispatchMode.__enter__(self)
         return self
 

@@ -120,12 +120,16 @@ class ProbeReport(Shown):
         probed: the number of calls that were repeated and compared.
         passed_over: the calls that were not, a tuple of :class:`PassedOver`.
         repeats: the number of repeats of each call.
+        not_probed: the calls of other threads, as a text; ``None`` if there are none.
+        failure: the error with which the program ended, or ``None``.
     """
 
     rows: tuple[ProbeRow, ...]
     probed: int
     passed_over: tuple[PassedOver, ...]
     repeats: int
+    not_probed: str | None = None
+    failure: str | None = None
 
     def __post_init__(self) -> None:
         self.rows, self.passed_over = tuple(self.rows), tuple(self.passed_over)
@@ -138,10 +142,24 @@ class ProbeReport(Shown):
     @property
     def verdict(self) -> str:
         """The number of operators that varied, in a sentence."""
+        if self.failure is not None:
+            return f"not finished: {self.failure}; until then: {self._found()}"
+        return self._found()
+
+    def _found(self) -> str:
+        if not self.rows and not self.probed:
+            return f"not checked: {self.not_probed or 'no call was probed'}"
         if not self.rows:
-            return "No probed call differed from its repeats."
+            rest = f"; not probed: {self.not_probed}" if self.not_probed else ""
+            return f"No probed call differed from its repeats{rest}."
         operators = plural(len({row.overload for row in self.rows}), "operator")
         return f"{operators} gave different bytes for the same inputs."
+
+    @property
+    def _severity(self) -> str:
+        if self.rows or self.failure is not None:
+            return "error"
+        return "note" if self.probed and self.not_probed is None else "warning"
 
     @property
     def next_step(self) -> str:
@@ -179,7 +197,7 @@ class ProbeReport(Shown):
         return Page(
             title="Operators that vary",
             verdict=self.verdict,
-            severity="error" if self.rows else "note",
+            severity=self._severity,
             groups=GROUPS,
             table=Table(_COLUMNS, tuple(map(_row, ordered))),
             facts=tuple(facts),

@@ -89,7 +89,8 @@ class Probe(RunObserver):
         """Return the results so far."""
         rows = tuple(replace(row, count=self._counts[key]) for key, row in self._rows.items())
         passed_over = tuple(PassedOver(*key, count) for key, count in self._passed_over.items())
-        return ProbeReport(rows, self._probed, passed_over, self._repeats)
+        not_probed = self.other_threads.text()
+        return ProbeReport(rows, self._probed, passed_over, self._repeats, not_probed)
 
     def _meet_higher_order(self, func: Any) -> None:
         self._pass_over(str(func), "higher-order operators")

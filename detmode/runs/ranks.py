@@ -99,6 +99,7 @@ def _joined(
         only_first=total("only_first"),
         only_second=total("only_second"),
         incomplete=tuple(path for each in comparisons.values() for path in each.incomplete),
+        unrecorded=tuple(run for each in comparisons.values() for run in each.unrecorded),
         lines=shown.lines,
         timeline=shown.timeline,
         origin=shown.origin,

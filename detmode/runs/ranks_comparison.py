@@ -62,7 +62,8 @@ class RunComparison(Comparison):
             )
         if any(self.missing):
             return f"{some_ranks(list(self.comparisons))} are identical, and others are missing"
-        return f"the runs of {plural(len(self.comparisons), 'rank')} are identical"
+        text = f"the runs of {plural(len(self.comparisons), 'rank')} are identical"
+        return self._as_far_as_recorded(text)
 
     def as_data(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes."""

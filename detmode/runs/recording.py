@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -89,6 +90,7 @@ class record(RunObserver):
             raise ValueError(f"record: level must be one of {', '.join(LEVELS)}, got {level!r}")
         if isinstance(dump, str):
             raise TypeError("record: dump must be a list of calls, got one str")
+        path = Path(path).absolute()  # the block may change the working directory
         self._dumps = DumpWriter(path, map(CallName.of, dump))
         if level == STEP and self._dumps.missed:
             raise ValueError("record: level 'step' sees no calls to dump; use level 'call'")
@@ -150,6 +152,11 @@ class record(RunObserver):
         return {str(call): reason for call, reason in self._dumps.missed.items()}
 
     @property
+    def not_recorded(self) -> str | None:
+        """The calls of threads that the recording's thread has started; ``None`` if none."""
+        return self.other_threads.text()
+
+    @property
     def unwritten_reads(self) -> dict[str, int]:
         """The number of calls that read memory that nobody had written, by operator and line.
 
@@ -169,6 +176,7 @@ class record(RunObserver):
             self._choices.__exit__(kind, error, traceback)
             if not self._is_inherited:
                 undo.callback(self._write_lock)
+                self._writer.unrecorded = self.other_threads.total
                 undo.callback(self._writer.close, error is None)
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())

@@ -15,7 +15,7 @@ from detmode.runs.comparison import DIFFERENT, Comparison
 from detmode.runs.levels import CALL, MODULE
 from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import StepRange
-from detmode.runs.trace_file import Reader, TraceError
+from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
 
 
 class FirstStep(NamedTuple):
@@ -63,7 +63,9 @@ class StepsComparison(Comparison):
         if self.step is None:
             of = f" of {plural(len(self.compared), 'rank')}" if self.compared else ""
             others = ", and ranks are missing" if any(self.missing) else ""
-            return f"the recorded steps{of} are identical{others}"
+            if not self.same and not any(self.missing):
+                return "not compared: neither run has a recorded step"
+            return self._as_far_as_recorded(f"the recorded steps{of} are identical{others}")
         ranks = [rank for rank, each in self.firsts.items() if each.step == self.step]
         where = f" on {some_ranks(ranks)}" if self.compared else ""
         names = self.firsts[ranks[0]].names
@@ -158,7 +160,7 @@ def diff_steps(
     """Compare coarse recordings, a rank after the other."""
     firsts: dict[int, FirstStep] = {}
     counts = [0, 0, 0, 0]
-    incomplete, started = [], {}
+    incomplete, unrecorded, started = [], [], {}
     origins: tuple[tuple[str, str], ...] = ()
     for rank, pair in pairs.items():
         one, other = map(Reader, pair)
@@ -174,6 +176,7 @@ def diff_steps(
             if differing:
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))
         incomplete += [str(reader.path) for reader in (one, other) if not reader.complete]
+        unrecorded += unrecorded_in(one, other)
         started[rank] = started_differently(one, other)
         origins = origins or origins_of(one, other)
     same, different, only_first, only_second = counts
@@ -186,6 +189,7 @@ def diff_steps(
         only_first=only_first,
         only_second=only_second,
         incomplete=tuple(incomplete),
+        unrecorded=tuple(unrecorded),
         started=started_of_all(started),
         origin=origins,
         level=level,

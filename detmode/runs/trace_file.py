@@ -18,10 +18,12 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detmode.cuda.files import open_file
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
-from detmode.runs.files import open_file, read_json, text_of
+from detmode.runs.files import read_json
 from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
@@ -183,6 +185,8 @@ class Reader:
         self._ends: list[int] = []
         self.complete = False
         """True if the run closed its trace; known once all calls are read."""
+        self.unrecorded = 0
+        """The number of calls that other threads made; known once all calls are read."""
 
     def lock(self) -> LockFile | None:
         """Return the lock beside the trace; an earlier detmode wrote none.
@@ -269,6 +273,7 @@ class Reader:
                                 return
                         elif "end" in parsed:
                             self.complete = parsed["end"] == "complete"
+                            self.unrecorded = max(int(parsed.get("unrecorded", 0)), 0)
                             return
                         elif "step" in parsed:
                             names = [texts[number] for number in parsed["step"]]
@@ -291,6 +296,11 @@ class Reader:
                     yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
+
+
+def unrecorded_in(*runs: Reader) -> list[tuple[str, int]]:
+    """Return the path of each run whose other threads made calls, and how many."""
+    return [(str(run.path), run.unrecorded) for run in runs if run.unrecorded]
 
 
 def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
@@ -332,7 +342,7 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
         elif isinstance(value, list) and all(isinstance(each, str) for each in value):
             known[name] = list(map(text_of, value))
         elif isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            known[name] = {text_of(key): each for key, each in value.items()}
+            known[name] = {text_of(key): text_of(each) for key, each in value.items()}
     return known
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, Any
 
+from detmode.reports.page import shortened
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.trace_file import DIGEST_BYTES, FORMAT, VERSION, TraceError
 
@@ -34,7 +35,8 @@ class Writer:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
+                name = shortened(str(self.path))
+                raise TraceError(f"{name} is not empty; name a folder that does not exist yet")
             head = {"format": FORMAT, "version": VERSION, **about}
             with (self.path / "trace.json").open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head, indent=1) + "\n")
@@ -42,6 +44,8 @@ class Writer:
             self._digests: IO[bytes] = (self.path / "digests.bin").open("wb")
         except OSError as error:
             raise TraceError(f"cannot write a trace to {self.path}: {error.strerror}") from error
+        self.unrecorded = 0
+        """The number of calls of other threads, once the run has ended."""
         self._numbers: dict[str, int] = {}
         self._groups: dict[GroupIdentity, int] = {}
         self._lines: list[str] = []
@@ -147,4 +151,6 @@ class Writer:
                 self._thread.join()
             self._raise()
             if not self._failed:
-                self._calls.write(json.dumps({"end": "complete" if ended else "error"}) + "\n")
+                end = {"end": "complete" if ended else "error"}
+                left_out = {"unrecorded": self.unrecorded} if self.unrecorded else {}
+                self._calls.write(json.dumps({**end, **left_out}) + "\n")

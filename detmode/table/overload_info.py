@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -99,6 +100,9 @@ UNDEFINED_OUTPUTS = {
 """Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
+_PYTHON_OPERATORS: Mapping[str, Any] = torch._library.custom_ops.OPDEFS
+
+
 def is_elementwise(func: Any) -> bool:
     """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
     return (
@@ -107,6 +111,11 @@ def is_elementwise(func: Any) -> bool:
         and torch.Tag.pointwise in func.tags
         and not _is_composite(func)
     )
+
+
+def is_python(func: Any) -> bool:
+    """Return whether an operator is implemented in Python, as ``torch.library.custom_op`` does."""
+    return isinstance(func, torch._ops.OpOverload) and func._schema.name in _PYTHON_OPERATORS
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:

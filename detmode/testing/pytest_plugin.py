@@ -20,7 +20,7 @@ import pytest
 from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
-    from detmode.reports.report import ReportRow
+    from detmode.reports.report import Report, ReportRow
     from detmode.testing.baseline import Key
     from detmode.testing.suite import CheckedMode, SuiteMode
     from detmode.verify.certificates.certificate import Certificate
@@ -243,6 +243,7 @@ class _Suite:
         self._config = config
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
+        self._head: dict[str, Any] = {}
         self._written: list[str] = []
         self._lacks_tests = False
         # A refused call may occur in every step of a test, and the file may be edited meanwhile.
@@ -314,10 +315,10 @@ class _Suite:
         from detmode.reports.report import Report
 
         if self._mode is not None:
-            self._records += self._mode.records
+            self._collect(self._mode.report())
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
-            output["detmode"] = Report(self._records).to_json()
+            output["detmode"] = Report(self._records, head=self._head).to_json()
             return
         if self._update:
             self._written.append(self._write(session, exitstatus))
@@ -331,7 +332,14 @@ class _Suite:
 
         text = getattr(node, "workeroutput", {}).get("detmode")
         if text is not None:
-            self._records += Report.from_json(text).records
+            self._collect(Report.from_json(text))
+
+    def _collect(self, report: Report) -> None:
+        """Collect the rows of a process, and what it says that it has met."""
+        from detmode.reports.report import united
+
+        self._records += report.records
+        self._head = united([self._head, report.head])
 
     def _write(self, session: pytest.Session, exitstatus: int) -> str:
         from detmode.testing import baseline
@@ -390,7 +398,8 @@ class _Suite:
 
         terminalreporter.section("detmode")
         new = self._new()
-        report, colour = Report(new or self._merged()), terminalreporter.hasmarkup
+        report = Report(new or self._merged(), head=self._head)
+        colour = terminalreporter.hasmarkup
         terminalreporter.write_line(
             report.text(width=terminal_width(sys.stdout), colour=colour)
             if new

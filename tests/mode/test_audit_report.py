@@ -292,4 +292,5 @@ def test_json_round_trip():
     added = [whole["rows"][0].pop(name) for name in ("bytes", "extra_bytes")]
     assert added == [report.costs[0].bytes, report.costs[0].extra_bytes]
     assert whole["rows"][0] == plain.pop("rows")[0]
+    del plain["verdict"]  # an audit has met no call on a GPU
     assert whole.items() >= plain.items()

@@ -307,6 +307,7 @@ def test_the_report_is_a_copy(mode):
     assert made.records == reports[1].records
 
 
+DETERMINISTIC = "deterministic on this GPU model with this software: every call met is covered"
 RUN_TO_RUN = {"action": "native", "guarantee": "run_to_run"}
 
 
@@ -326,22 +327,67 @@ RUN_TO_RUN = {"action": "native", "guarantee": "run_to_run"}
         ),
         # PyTorch's own path by an override, of an operator for which nobody promises anything.
         ([{"action": "native"}], "may vary: 3 calls at 1 line", "a remedy of 3"),
-        ([RUN_TO_RUN], "reproducible on this GPU model", "detmode doctor"),
+        ([RUN_TO_RUN], f"{DETERMINISTIC}", "detmode record"),
         (
             [{"guarantee": "gpu_to_gpu"}, {**RUN_TO_RUN, "family": "uninitialized_memory"}],
-            "reproducible",
+            DETERMINISTIC,
             "detmode record",
         ),
-        ([], "reproducible", "intercepted no call"),
+        ([], "not checked: no call ran on a GPU", "detmode audit"),
     ],
 )
 def test_the_verdict(changes, verdict, step):
-    """One line says how far the bits reach; the step is that of the worst row with most calls."""
+    """One line says what was seen; the step is that of the worst row with most calls."""
     rows = [replace(ROW, modules={}, **each) for each in changes]
     report = Report(replace(row, remedy=f"a remedy of {row.count}") for row in rows)
     assert report.verdict.startswith(verdict)
     assert step in report.next_step
     assert str(report).startswith(f"{report.verdict}\nnext: {report.next_step}")
+
+
+@pytest.mark.parametrize(
+    ("rows", "head", "verdict", "severity"),
+    [
+        ([RUN_TO_RUN], {"devices": []}, "not checked: no call ran on a GPU", "warning"),
+        ([], {"devices": ["cuda"]}, DETERMINISTIC, "note"),
+        (
+            [RUN_TO_RUN],
+            {"not_seen": ["2 calls of other threads"]},
+            "not checked: 2 calls of other threads",
+            "warning",
+        ),
+        ([RUN_TO_RUN], {"missing": {"it died": [1]}}, "not checked: rank 1", "warning"),
+        (
+            [{}],
+            {"not_seen": ["2 calls of other threads"], "missing": {"it died": [1]}},
+            "may vary: 3 calls at 1 line (without rank 1; without 2 calls of other threads)",
+            "warning",
+        ),
+        (
+            [],
+            {"failure": "OSError at a.py:1", "devices": []},
+            "not finished: OSError at a.py:1; until then: not checked: no call ran on a GPU",
+            "error",
+        ),
+        (
+            [RUN_TO_RUN],
+            {"failure": "exit code 3"},
+            f"not finished: exit code 3; until then: {DETERMINISTIC}",
+            "error",
+        ),
+        (
+            [RUN_TO_RUN],
+            {"simulate": "cuda"},
+            f"{DETERMINISTIC} (CUDA simulated)",
+            "note",
+        ),
+    ],
+)
+def test_a_verdict_says_no_more_than_was_seen(rows, head, verdict, severity):
+    """Its first word is `deterministic` only if every call was met; JSON keeps what it is from."""
+    report = Report([replace(ROW, modules={}, **changes) for changes in rows], head=head)
+    assert (report.verdict, report.page().severity) == (verdict, severity)
+    assert Report.from_json(report.to_json()).verdict == verdict
 
 
 WIDE = "3        aten::put_.default  warn                   put       train.py:7  Net.head"
@@ -390,7 +436,7 @@ def test_json_round_trip(mode):
     assert json.loads(Report.from_json(json.dumps(other)).to_json()) == other
     (*_, last) = whole.pop("rows")
     assert whole == {
-        "version": 2,
+        "version": 3,
         "detmode": detmode.__version__,
         "torch": torch.__version__,
         "command": sys.orig_argv,
@@ -419,9 +465,9 @@ def test_json_round_trip(mode):
         ("{", "Expecting property"),
         ("3", "make it again with this detmode"),
         ("[]", "make it again with this detmode"),
-        ('{"version": 3}', "not a report of version 2"),
-        ('{"version": 2}', "not a report of detmode"),
-        ('{"version": 2, "detmode": "", "torch": "", "command": [], "rows": [{}]}', "not a report"),
+        ('{"version": 2}', "not a report of version 3"),
+        ('{"version": 3}', "not a report of detmode"),
+        ('{"version": 3, "detmode": "", "torch": "", "command": [], "rows": [{}]}', "not a report"),
     ],
 )
 @pytest.mark.parametrize("kind", [Report, AuditReport])

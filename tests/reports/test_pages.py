@@ -336,7 +336,7 @@ def test_words_of_a_page_are_not_torn() -> None:
     assert "a/<wbr>some_<wbr>train.py:7" in page
     assert f"mine::<wbr>{'x' * 40}<wbr>{'x' * 10}" in page
     sure = Report([record("native", guarantee="run_to_run")])
-    assert "Next: <code>detmode doctor</code> lists" in sure.to_html()
+    assert "to prove it, <code>detmode record --deterministic</code>" in sure.to_html()
 
 
 def test_the_point_of_divergence_is_marked(comparison: detmode.Comparison) -> None:

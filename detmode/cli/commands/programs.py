@@ -10,7 +10,8 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,9 +30,11 @@ from detmode.cli.commands.output import (
     write_files,
 )
 from detmode.cli.launchers import under_detmode
-from detmode.cli.program import Program, die_of, exit_status
+from detmode.cli.program import AbruptEnd, Program, die_of, exit_status, failure_of, lacks_cuda
+from detmode.cli.streams import flush, say
 from detmode.cli.termination import when_terminated
 from detmode.environment.rank import rank_of
+from detmode.reports.page import shortened
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
@@ -57,6 +60,7 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.warm:
         _warm(options)
     from detmode.cli.commands.spawned import Spawned
+    from detmode.cli.execution import execute
     from detmode.distributed.one_report import PATIENCE, OneReport
 
     rank, spawned = rank_of(), Spawned()
@@ -64,8 +68,11 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     telling = threading.Lock()  # taken once: the report is given once
 
-    def tell(failed: bool, patience: float) -> None:
+    def tell(failure: str | None, patience: float) -> None:
         report = spawned.report(mode.report(), patience)
+        if failure is not None:
+            report.head["failure"] = failure
+        failed = failure is not None
         given = shared.give(report, failed=failed, patience=patience) if shared else report
         if given is not None:
             _show(options, given, shared)
@@ -74,17 +81,24 @@ def run(options: argparse.Namespace, arguments: list[str]) -> int:
 
     def tell_early() -> None:
         if telling.acquire(blocking=False):
-            tell(True, _LAST_WORDS)
+            tell("SIGTERM", _LAST_WORDS)
         elif shared is not None:
             shared.hurry()
             telling.acquire()  # the program has ended, and so does the process with its report
 
+    def tell_abruptly(error: BaseException | None) -> None:
+        if telling.acquire(blocking=False):
+            tell(failure_of(error), _LAST_WORDS)
+
+    contexts: list[AbstractContextManager[object]] = [mode, _cuda_on_cpu(options)]
+    if lock is not None:
+        contexts.append(lock.choices)
     with when_terminated(tell_early) if shared is not None else nullcontext():
         with spawned.watched(make_mode):
-            failure = _execute(program, mode, lock.choices if lock else nullcontext())
-        with _ended(failure) as status:
+            failure = execute(program, contexts, tell_abruptly)
+        with _ended(options, failure) as status:
             telling.acquire()
-            tell(status != 0, _LAST_WORDS if status else PATIENCE)
+            tell(failure_of(failure), _LAST_WORDS if status else PATIENCE)
             if lock is not None:
                 _not_locked(spawned.count)
                 status = lock.end(status)
@@ -111,7 +125,7 @@ def _show(options: argparse.Namespace, report: Report, shared: OneReport | None)
             f"So far: {report.verdict}"
         )
     else:
-        print(f"\n{as_asked(options, report, sys.stderr)}", file=sys.stderr)
+        say(f"\n{as_asked(options, report, sys.stderr)}")
         if not options.quiet:
             for absence in report.absences():
                 note(absence)
@@ -128,6 +142,7 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.output == STDOUT:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = _prepared(options, arguments)
+    from detmode.cli.execution import execute
     from detmode.runs import recording
     from detmode.runs.step_range import StepRange
     from detmode.runs.trace_file import TraceError
@@ -144,18 +159,28 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
     except ValueError as error:
         raise UsageError(f"--dump {error}") from error
     warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
-    with _not_watched("recorded"):
-        failure = _execute(program, *modes, recorded, _counted("recording", recorded))
-    if isinstance(failure, TraceError):
-        raise UsageError(str(failure))
-    with _ended(failure) as status:
+
+    def tell(error: BaseException | None) -> None:
         if not options.quiet:
-            print(f"detmode: recorded to {path}", file=sys.stderr)
-            if rank_of() is None and failure is None:
-                then = f"then `detmode diff {path} OTHER`"
-                print(f"next: the same command with -o OTHER, {then}", file=sys.stderr)
+            shown = shortened(str(path))
+            say(f"detmode: recorded to {shown}")
+            if rank_of() is None and failure_of(error) is None:
+                then = f"then `detmode diff {shown} OTHER`"
+                say(f"next: the same command with -o OTHER, {then}")
+        if isinstance(error, AbruptEnd) and error.failure:
+            note(f"the recording ends with {error.failure}")
+        if (calls := recorded.not_recorded) is not None:
+            note(f"not recorded: {calls}")
         for call, reason in recorded.not_dumped.items():
             note(f"no dump of {call}: {reason}")
+
+    contexts: list[AbstractContextManager[object]] = [_not_watched("recorded"), *modes, recorded]
+    contexts += [_counted("recording", recorded), _cuda_on_cpu(options)]
+    failure = execute(program, contexts, tell)
+    if isinstance(failure, TraceError):
+        raise UsageError(str(failure))
+    with _ended(options, failure) as status:
+        tell(failure)
     return status
 
 
@@ -206,20 +231,25 @@ def probe(options: argparse.Namespace, arguments: list[str]) -> int:
     if options.repeats < 1:
         raise UsageError(f"--repeats {options.repeats}: a call is compared with at least 1 repeat")
     program = _prepared(options, arguments)
+    from detmode.cli.execution import execute
     from detmode.runs.probing import Probe
 
     modes = _modes(options)
     with _usage_errors():
         probing = Probe(options.repeats, skip=options.skip)
-    # Outside the mode: a substituted call is probed as a whole, and counted once.
-    with _not_watched("probed"):
-        failure = _execute(program, probing, *modes, _counted("probing", probing))
-    report = probing.report()
-    with _ended(failure) as status:
-        heading = _of_rank(options)
-        print(f"\n{heading}{as_asked(options, report, sys.stderr)}", file=sys.stderr)
+
+    def tell(error: BaseException | None) -> None:
+        report = replace(probing.report(), failure=failure_of(error))
+        say(f"\n{_of_rank(options)}{as_asked(options, report, sys.stderr)}")
         write_files(options, report)
-    return status or int(report.varied)
+
+    # Outside the mode: a substituted call is probed as a whole, and counted once.
+    contexts: list[AbstractContextManager[object]] = [_not_watched("probed"), probing, *modes]
+    contexts += [_counted("probing", probing), _cuda_on_cpu(options)]
+    failure = execute(program, contexts, tell)
+    with _ended(options, failure) as status:
+        tell(failure)
+    return status or int(probing.report().varied)
 
 
 def audit(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -227,31 +257,25 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     policy = _policy(options)
     program = _prepared(options, arguments)
     from detmode.audit import Audit
+    from detmode.cli.execution import execute, stdout_on_stderr
 
     with _usage_errors():
         mode = Audit(**policy)
-    with _stdout_on_stderr(), _not_watched("audited"):
-        failure = _execute(program, mode)
-    with _ended(failure) as status:
+
+    def tell(error: BaseException | None) -> None:
         report, heading = mode.report(), _of_rank(options)
+        if (failed := failure_of(error)) is not None:
+            report.head["failure"] = failed
         if not stdout_is_taken(options):
             show(heading + as_asked(options, report, sys.stdout))
         write_files(options, report)
-    return status or int(report.raises)
 
-
-@contextmanager
-def _stdout_on_stderr() -> Iterator[None]:
-    """Send a program's output to stderr, so that stdout holds only the report."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+    contexts: list[AbstractContextManager[object]] = [stdout_on_stderr(), _not_watched("audited")]
+    contexts += [mode, _cuda_on_cpu(options)]
+    failure = execute(program, contexts, tell)
+    with _ended(options, failure) as status:
+        tell(failure)
+    return status or int(mode.report().raises)
 
 
 def _about_the_device(options: argparse.Namespace) -> str | None:
@@ -287,10 +311,23 @@ def _warm(options: argparse.Namespace) -> None:
         note(str(warmed))
 
 
+def _cuda_on_cpu(options: argparse.Namespace) -> AbstractContextManager[object]:
+    from detmode.environment.cuda_on_cpu import cuda_on_cpu
+
+    return cuda_on_cpu() if options.cuda_on_cpu else nullcontext()
+
+
 @contextmanager
-def _ended(failure: BaseException | None) -> Iterator[int]:
+def _ended(options: argparse.Namespace, failure: BaseException | None) -> Iterator[int]:
     """Say how the program ended, and after the block end as it did; gives its exit code."""
-    yield exit_status(failure)
+    status = exit_status(failure)
+    if failure is not None and lacks_cuda(failure) and not options.cuda_on_cpu:
+        is_simulated = getattr(options, "simulate", "cuda") is not None
+        note(
+            "the program asks for a GPU, and PyTorch sees none here: "
+            f"{'' if is_simulated else '--simulate cuda '}--cuda-on-cpu runs it on the CPU"
+        )
+    yield status
     if isinstance(failure, KeyboardInterrupt):
         import multiprocessing
 
@@ -311,6 +348,8 @@ def _prepared(options: argparse.Namespace, arguments: list[str]) -> Program:
     check_output(options)
     if getattr(options, "schedule_seed", None) is not None and options.simulate is None:
         raise UsageError("--schedule-seed orders the host runner; give --simulate cuda as well")
+    if options.cuda_on_cpu and getattr(options, "simulate", "cuda") is None:
+        raise UsageError("--cuda-on-cpu runs CUDA's calls on the CPU; give --simulate cuda as well")
     # Python itself drops a "--" before the program.
     target, *given = options.program[options.program[:1] == ["--"] :]
     _start_over(options, arguments, target, given)
@@ -341,7 +380,9 @@ def _mode(options: argparse.Namespace, **more: Any) -> DeterministicMode:
             note(f"not simulating CUDA: {reason}")
             simulate = seed = None
     with _usage_errors():
-        return DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
+        mode = DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
+    mode.acts_in_threads = True
+    return mode
 
 
 @contextmanager
@@ -351,23 +392,6 @@ def _usage_errors() -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from error
-
-
-def _execute(program: Program, *contexts: AbstractContextManager[object]) -> BaseException | None:
-    """Run a program in contexts; what Python itself would meet at the top of it."""
-    failure: BaseException | None = None
-    try:
-        # Before the contexts: a recording says with which arguments its program was started.
-        program.become_main()
-        with ExitStack() as stack:
-            for context in contexts:
-                stack.enter_context(context)
-            program.run()
-    except BaseException as error:
-        failure = error
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    return failure
 
 
 def _policy(options: argparse.Namespace) -> dict[str, Any]:
@@ -406,8 +430,7 @@ def _start_over(
         again = [*(["-m", "detmode"] if as_module else [sys.argv[0]]), *arguments]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing
     command, environment = [sys.executable, *flags, *again], {**os.environ, **missing}
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     if on_windows:
         # There exec ends the process that the shell waits for, and the exit code is lost.
         raise SystemExit(subprocess.call(command, env=environment))

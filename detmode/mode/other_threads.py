@@ -1,0 +1,121 @@
+"""A mode in threads that its thread has started: it acts there as a guest, or counts calls."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detmode.cuda.undo import Undo
+from detmode.environment.dispatch import CompiledInside, resolve_views
+from detmode.mode.dispatch_stack import take_off
+from detmode.mode.higher_order import with_bodies
+from detmode.mode.levels import innermost
+from detmode.mode.repetition.tensors import is_foreign
+from detmode.reports.page import plural
+
+if TYPE_CHECKING:
+    from detmode.mode.deterministic_mode import DeterministicMode
+
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
+_NAMED = 3
+"""The most operators that a text names."""
+
+Name = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]], str | None]
+"""Returns the name under which a call counts; ``None`` if it does not count."""
+
+
+class Witness:
+    """Counts the calls that other threads make.
+
+    Args:
+        name: says which calls count.
+        beside_modes: also count those of a thread in which a mode acts, and what it calls.
+    """
+
+    def __init__(self, name: Name, *, beside_modes: bool = False) -> None:
+        self._name = name
+        self._beside_modes = beside_modes
+        self.counts: Counter[str] = Counter()
+
+    def in_this_thread(self) -> Pushed:
+        """Return a block in which the calls of this thread are counted, unless a mode acts."""
+        return Pushed(_Counting(self._name, self.counts, self._beside_modes))
+
+    @property
+    def total(self) -> int:
+        """The number of calls so far."""
+        return sum(dict(self.counts).values())
+
+    def text(self) -> str | None:
+        """Return what was counted, with the most frequent operators; ``None`` if nothing."""
+        counts = Counter(dict(self.counts))
+        if not counts:
+            return None
+        names = ", ".join(name for name, _ in counts.most_common(_NAMED))
+        more = len(counts) - _NAMED
+        names += f" and {more} more" if more > 0 else ""
+        return f"{plural(counts.total(), 'call')} of other threads ({names})"
+
+
+class Pushed(Undo):
+    """The block in which a dispatch mode is on the stack of a thread.
+
+    PyTorch's own also writes what the whole process remembers of modes.
+    """
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        Undo.__init__(self)
+        self._mode = mode
+        self.note(functools.partial(take_off, mode, []))
+
+    def __enter__(self) -> None:
+        torch._C._push_on_torch_dispatch_stack(self._mode)
+
+
+class Guest(Undo):
+    """The block of a level in a thread that has not entered the mode.
+
+    Args:
+        level: a level for this thread only.
+    """
+
+    def __init__(self, level: DeterministicMode) -> None:
+        Undo.__init__(self)
+        self._level = level
+        self.note(functools.partial(take_off, level, []))
+
+    def __enter__(self) -> None:
+        self._level.become_innermost(self)
+        torch._C._push_on_torch_dispatch_stack(self._level)
+
+
+class _Counting(CompiledInside):
+    supports_higher_order_operators = True
+
+    def __init__(self, name: Name, counts: Counter[str], beside_modes: bool) -> None:
+        TorchDispatchMode.__init__(self)
+        self._name, self._counts, self._beside_modes = name, counts, beside_modes
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        resolve_views()
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*with_bodies(self, args), **kwargs)
+        if any(map(is_foreign, types)):
+            # A subclass desugars first; the operators that it runs are counted.
+            return NotImplemented
+        # A mode that the thread has entered makes calls of its own.
+        if self._beside_modes or innermost() is None:
+            name = self._name(func, args, kwargs)
+            if name is not None:
+                self._counts[name] += 1
+        return func(*args, **kwargs)
