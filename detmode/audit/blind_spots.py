@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from textwrap import fill
-from typing import Any
 
 import torch
 
@@ -67,16 +66,6 @@ class Unseen:
     because: str
     calls: tuple[str, ...] = ()
     rows: tuple[UnseenRow, ...] = ()
-
-    @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> Unseen:
-        """Read what ``dataclasses.asdict`` made, or JSON of it.
-
-        Raises:
-            TypeError: a field is missing or unknown.
-        """
-        rows = tuple(UnseenRow(**row) for row in given["rows"])
-        return cls(**{**given, "calls": tuple(given["calls"]), "rows": rows})
 
 
 ALWAYS_UNSEEN = (

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from detmode.audit.blind_spots import Unseen, listing_of, text_of
+from detmode.audit.blind_spots import Unseen, listing_of
+from detmode.audit.blind_spots import text_of as text_of_unseen
+from detmode.environment.checked import checked
+from detmode.environment.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow, read_json
+from detmode.reports.report import Report, ReportRow, head_of, read_json, rows_of
 from detmode.reports.terminal import table
 
 _MODULES_SHOWN = 10
+_TOTALS = ("calls", "total_bytes", "extra_bytes", "uncounted_bytes", "fill_bytes")
 
 
 @dataclass
@@ -94,7 +98,7 @@ class AuditReport(Report):
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
         rows = super().text(long=long, width=width, colour=colour)
-        parts = [rows, "\n".join(self._estimate()), self._where(), text_of(self.unseen)]
+        parts = [rows, "\n".join(self._estimate()), self._where(), text_of_unseen(self.unseen)]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
@@ -187,23 +191,23 @@ class AuditReport(Report):
         """
         whole = read_json(text)
         try:
-            records, costs, modules = [], [], {}
-            for row in whole["rows"]:
-                moved, extra = row.pop("bytes"), row.pop("extra_bytes")
-                records.append(ReportRow(**row))
-                costs.append(Cost.of(moved, extra, calls=row["count"]))
-            for entry in whole["modules"]:
-                path = entry.pop("module")
-                modules[path] = Cost(**entry)
-            totals = (
-                whole[name] for name in ("calls", "total_bytes", "extra_bytes", "uncounted_bytes")
-            )
-            unseen = [Unseen.from_dict(entry) for entry in whole["unseen"]]
-            head = {name: whole[name] for name in ("detmode", "torch", "command")}
+            moved = [
+                (checked(int, row.pop("bytes")), checked(int | None, row.pop("extra_bytes")))
+                for row in whole["rows"]
+            ]
+            records = rows_of(whole["rows"])
+            costs = [
+                Cost.of(*each, calls=row.count) for each, row in zip(moved, records, strict=True)
+            ]
+            modules = {
+                text_of(entry.pop("module")): checked(Cost, entry) for entry in whole["modules"]
+            }
+            *totals, fill_bytes = (checked(int, whole[name]) for name in _TOTALS)
+            unseen = checked(list[Unseen], whole["unseen"])
             return AuditReport(
-                *(records, costs, modules, Cost(*totals), whole["fill_bytes"], unseen), head=head
+                *(records, costs, modules, Cost(*totals), fill_bytes, unseen), head=head_of(whole)
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 "not a report of an audit as written by AuditReport.to_json"
             ) from error

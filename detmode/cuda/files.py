@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all.
+"""Files that are written whole or not at all, and files of others that are read within bounds.
 
 It lies in the lowest folder because the cache of compiled code needs it, and a folder imports only
 those below it.
@@ -7,11 +7,21 @@ those below it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
+import stat
+import sys
+from typing import IO, Any
+
+_STANDARD_STREAMS = (1, 2)
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666) -> None:
     """Write a file atomically: a concurrent reader sees the old file or the new one.
+
+    A link stays a link: its target is written. A device, a pipe, and the file that stdout or stderr
+    of this process is, cannot be replaced: they are written to.
 
     Args:
         path: the file, which may be there.
@@ -21,14 +31,82 @@ def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666
     Raises:
         OSError: it cannot be written; nothing is left beside it.
     """
-    folder, name = os.path.split(path)
+    stream = _stream(path)
+    if stream is not None:
+        with open(stream, "wb") as file:
+            file.write(content)
+        return
+    folder, name = os.path.split(os.path.realpath(path))
     # In the same folder, so that renaming does not copy.
     written = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
-        os.replace(written, path)
+        os.replace(written, os.path.join(folder, name))
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(written)
         raise
+
+
+def _stream(path: str | os.PathLike[str]) -> int | None:
+    """Return a descriptor that writes to what cannot be replaced; ``None`` for other files."""
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return None
+    for number in _STANDARD_STREAMS:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(about, os.fstat(number)):
+                for text in (sys.stdout, sys.stderr):
+                    if text is not None:
+                        text.flush()  # what was printed before comes before
+                return os.dup(number)
+    return None if stat.S_ISREG(about.st_mode) else os.open(path, os.O_WRONLY)
+
+
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a regular file, or a link to one; a pipe would block, and a device has no end.
+
+    Raises:
+        OSError: there is no such file, it is not a regular one, or it cannot be read.
+    """
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 -- the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_file(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: the file, or a link to one.
+        most: the largest number of bytes that it may have.
+
+    Raises:
+        OSError: there is no such file, it is not a regular one, or it cannot be read.
+        ValueError: it is larger.
+    """
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    return content
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """Return the JSON value of a text that others wrote.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

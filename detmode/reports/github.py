@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from detmode.reports.page import Page, plural
+from detmode.environment.text import in_a_line
+from detmode.reports.page import Page, plural, working_folder
 from detmode.reports.sarif import file_and_line
 
 _COMMANDS = {"error": "error", "warning": "warning", "note": "notice"}
@@ -45,7 +46,7 @@ def annotation(level: str, title: str, message: str, site: str = "") -> str:
     properties = {}
     if place is not None:
         path, line = place
-        root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+        root = Path(os.environ.get("GITHUB_WORKSPACE") or working_folder())
         inside = path.relative_to(root) if path.is_relative_to(root) else path
         properties = {"file": inside.as_posix(), "line": str(line)}
     properties["title"] = title
@@ -54,7 +55,7 @@ def annotation(level: str, title: str, message: str, site: str = "") -> str:
 
 
 def _in_message(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return in_a_line(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
 
 
 def _in_property(text: str) -> str:

@@ -7,10 +7,10 @@ are made from it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from detmode.environment.text import in_a_line
 from detmode.reports.timeline import Timeline
 from detmode.table.call_site import installed_part
 
@@ -70,7 +70,7 @@ class Table:
     def cells(self, columns: Sequence[str]) -> list[list[str]]:
         """The texts of some columns, a list for each row; files as they are shown."""
         places = [self.columns.index(name) for name in columns]
-        return [[shortened(row.cells[place]) for place in places] for row in self.rows]
+        return [[in_a_line(shortened(row.cells[place])) for place in places] for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -154,28 +154,6 @@ class Page:
         return next(each.level for each in self.groups if each.name == group)
 
 
-_LONE_SURROGATES = "\ud800-\udc7f\udd00-\udfff"
-_UNWRITABLE = re.compile(f"[{_LONE_SURROGATES}]")
-_NOT_IN_A_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_LONE_SURROGATES}]")
-
-
-def writable(text: str) -> str:
-    """The text, with escapes for surrogates that stand for nothing.
-
-    Those that stand for the bytes of a file's name stay: they are written as these.
-    """
-    return _UNWRITABLE.sub(_escape, text)
-
-
-def in_a_line(text: str) -> str:
-    """The text, with escapes for control characters too, which may steer a terminal."""
-    return _NOT_IN_A_LINE.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
-
-
 def listed(rows: Iterable[tuple[str, str]]) -> str:
     """Names and what they have, for a terminal, a line each.
 
@@ -193,7 +171,15 @@ def shortened(site: str) -> str:
     What is in neither is shown as it is.
     """
     installed = installed_part(site) if os.path.isabs(site) else None
-    return installed or site.removeprefix(os.path.join(os.getcwd(), ""))
+    return installed or site.removeprefix(os.path.join(working_folder(), ""))
+
+
+def working_folder() -> str:
+    """Return the working directory; the root where a program has removed its own."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.path.abspath(os.sep)
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
+from detmode.cuda.files import parsed_json
+from detmode.environment.checked import checked
 from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
@@ -41,8 +43,19 @@ _NARROW = 120
 VERSION = 2
 """The version of the JSON."""
 
-_OPTIONAL = ("intercept", "recheck", "where", "world_size", "missing")
-"""Fields of the JSON's head that not every report has."""
+_HEAD = {"detmode": str, "torch": str, "command": list[str]}
+"""Fields of the JSON's head, and their types."""
+
+_OPTIONAL = {
+    "intercept": str,
+    "recheck": dict[str, float],
+    "where": str,
+    "world_size": int,
+    "missing": dict[str, list[int]],
+}
+"""Those that not every report has."""
+
+_RECHECKED = frozenset(("rate", "calls", "sampled", "made_twice", "differing"))
 
 REPRODUCIBLE = "reproducible"
 ON_THIS_MODEL = "reproducible on this GPU model"
@@ -347,10 +360,8 @@ class Report(Shown):
         """
         whole = read_json(text)
         try:
-            head = {name: whole[name] for name in ("detmode", "torch", "command")}
-            head |= {name: whole[name] for name in _OPTIONAL if name in whole}
-            return Report([ReportRow(**row) for row in whole["rows"]], head=head)
-        except (AttributeError, KeyError, TypeError) as error:
+            return Report(rows_of(whole["rows"]), head=head_of(whole))
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error
 
 
@@ -369,7 +380,7 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
-    whole = json.loads(text)
+    whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.
     version = whole.get("version") if isinstance(whole, dict) else 1
     if version != VERSION:
@@ -378,6 +389,32 @@ def read_json(text: str) -> dict[str, Any]:
             "make it again with this detmode (--report FILE.json, or report.to_json())"
         )
     return dict(whole)
+
+
+def head_of(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return the head of a report's JSON object.
+
+    Raises:
+        KeyError, TypeError: a field is missing, or of another type.
+    """
+    kinds = _HEAD | {name: kind for name, kind in _OPTIONAL.items() if name in whole}
+    head = {name: checked(kind, whole[name]) for name, kind in kinds.items()}
+    if "recheck" in head and not head["recheck"].keys() >= _RECHECKED:
+        raise KeyError("recheck")
+    return head
+
+
+def rows_of(objects: Any) -> list[ReportRow]:
+    """Return the rows of a report's JSON object.
+
+    Raises:
+        TypeError, ValueError: one is not a row.
+    """
+    rows: list[ReportRow] = checked(list[ReportRow], objects)
+    for row in rows:
+        if row.action not in _NAMES:
+            raise ValueError(f"there is no action {row.action!r}")
+    return rows
 
 
 def merged(records: Iterable[ReportRow]) -> list[ReportRow]:

@@ -9,7 +9,8 @@ from typing import Any
 from urllib.parse import quote
 
 import detmode
-from detmode.reports.page import Page, TableRow, writable
+from detmode.environment.text import writable
+from detmode.reports.page import Page, TableRow, working_folder
 
 _MOST_DIGITS = 9
 _SCHEMA = (
@@ -71,8 +72,8 @@ def _locations(site: str, modules: tuple[str | None, ...] = ()) -> list[dict[str
     place = file_and_line(site)
     if place is not None:
         path, line = place
-        if path.is_relative_to(Path.cwd()):
-            relative = path.relative_to(Path.cwd())
+        if path.is_relative_to(working_folder()):
+            relative = path.relative_to(working_folder())
             artifact = {"uri": quote(os.fsencode(relative.as_posix())), "uriBaseId": "%SRCROOT%"}
         else:
             artifact = {"uri": path.as_uri()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from detmode.environment.text import in_a_line
 from detmode.reports.github import to_github
 from detmode.reports.page import Page
 from detmode.reports.sarif import to_sarif
@@ -35,8 +36,8 @@ class Shown:
 
     def opening(self, *, width: int | None = None, colour: bool = False) -> str:
         """Return the first lines of the text: the verdict and the next step."""
-        verdict = painted(self.verdict, self.page().severity if colour else "none")
-        return f"{verdict}\n{wrapped('next: ', self.next_step, width)}"
+        verdict = painted(in_a_line(self.verdict), self.page().severity if colour else "none")
+        return f"{verdict}\n{wrapped('next: ', in_a_line(self.next_step), width)}"
 
     def __str__(self) -> str:
         """Return the report as text, as wide as the terminal on stdout."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeAlias
 
@@ -89,6 +90,7 @@ class record(RunObserver):
             raise ValueError(f"record: level must be one of {', '.join(LEVELS)}, got {level!r}")
         if isinstance(dump, str):
             raise TypeError("record: dump must be a list of calls, got one str")
+        path = Path(path).absolute()  # the block may change the working directory
         self._dumps = DumpWriter(path, map(CallName.of, dump))
         if level == STEP and self._dumps.missed:
             raise ValueError("record: level 'step' sees no calls to dump; use level 'call'")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from detmode.environment.lock.drift import drifts
-from detmode.reports.page import in_a_line
+from detmode.environment.text import in_a_line
 from detmode.runs.collectives import some_ranks
 from detmode.runs.trace_file import Reader
 from detmode.runs.trace_index import TraceIndex
@@ -37,7 +37,7 @@ def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
         if two_ranks(one, other):
             first_lock = first_lock.without("generators")  # ranks are seeded differently
         for name, first_value, second_value, _ in drifts(first_lock, second_lock):
-            found.append((in_a_line(name), in_a_line(first_value), in_a_line(second_value)))
+            found.append((name, first_value, second_value))
     for key, name in _STARTED.items():
         first, second = (run.about.get(key) for run in (one, other))
         if isinstance(first, dict) and isinstance(second, dict):
@@ -59,7 +59,9 @@ def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
 def _torch(run: Reader) -> object:
     """Return PyTorch's version, from the lock or, of an earlier detmode, from the trace."""
     lock = run.lock()
-    return run.about.get("torch") if lock is None else lock.sections["versions"].get("torch")
+    if lock is None:
+        return run.about.get("torch")
+    return in_a_line(str(lock.sections.get("versions", {}).get("torch", "not known")))
 
 
 def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:

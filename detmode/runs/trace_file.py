@@ -18,10 +18,12 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detmode.cuda.files import open_file
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
-from detmode.runs.files import open_file, read_json, text_of
+from detmode.runs.files import read_json
 from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
@@ -332,7 +334,7 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
         elif isinstance(value, list) and all(isinstance(each, str) for each in value):
             known[name] = list(map(text_of, value))
         elif isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            known[name] = {text_of(key): each for key, each in value.items()}
+            known[name] = {text_of(key): text_of(each) for key, each in value.items()}
     return known
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, Any
 
+from detmode.reports.page import shortened
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.trace_file import DIGEST_BYTES, FORMAT, VERSION, TraceError
 
@@ -34,7 +35,9 @@ class Writer:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise TraceError(f"{self.path} is not empty; name a folder that does not exist yet")
+                raise TraceError(
+                    f"{shortened(str(self.path))} is not empty; name a folder that does not exist yet"
+                )
             head = {"format": FORMAT, "version": VERSION, **about}
             with (self.path / "trace.json").open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head, indent=1) + "\n")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
@@ -21,6 +22,7 @@ from detmode.table.call_site import installed_part
 
 FORMAT = "detmode-baseline"
 VERSION = 1
+_MOST_BYTES = 1 << 26
 
 Key = tuple[str, str, str]
 """Overload, file and the text of the line."""
@@ -57,29 +59,39 @@ def read(path: Path) -> frozenset[Key]:
     Raises:
         BaselineError: there is no such file, or it is not a baseline.
     """
+    from detmode.cuda.files import parsed_json, read_file  # with PyTorch, which a suite has by now
+
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parsed_json(read_file(path, _MOST_BYTES))
     except OSError as error:
         raise BaselineError(
             f"cannot read the baseline {path}: {error.strerror}; "
             "write it with --detmode-update-baseline"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BaselineError(f"the baseline {path} is not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BaselineError(f"{path} is not a baseline of detmode")
     if data.get("version") != VERSION:
+        version = reprlib.repr(data.get("version"))
         raise BaselineError(
-            f"the baseline {path} has version {data.get('version')!r}, and this detmode reads "
+            f"the baseline {path} has version {version}, and this detmode reads "
             f"{VERSION}: write it again with --detmode-update-baseline"
         )
     try:
-        return frozenset(
-            (str(each["overload"]), str(each["file"]), str(each["code"]))
-            for each in data["offenders"]
-        )
+        return frozenset(_key(**each) for each in data["offenders"])
     except (TypeError, KeyError) as error:
-        raise BaselineError(f"{path} has an offender without overload, file and code") from error
+        raise BaselineError(
+            f"the baseline {path} has an offender without the texts overload, file and code: "
+            "write it again with --detmode-update-baseline"
+        ) from error
+
+
+def _key(*, overload: str, file: str, code: str) -> Key:
+    key = overload, file, code
+    if not all(isinstance(each, str) for each in key):
+        raise TypeError
+    return key
 
 
 def write(path: Path, offenders: Iterable[Key]) -> None:
@@ -94,8 +106,6 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     ]
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
     text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
-    # A link stays a link: its target is replaced.
-    path = path.resolve()
     from detmode.cuda.files import replace_file  # with PyTorch, which a suite has by now
 
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from detmode.cli.commands import UsageError
 from detmode.environment.nccl import EXCLUDING
 from detmode.environment.rank import rank_of
-from detmode.reports.page import in_a_line, plural
+from detmode.reports.page import plural, shortened
 
 if TYPE_CHECKING:
     from detmode.environment.known import Value
@@ -67,7 +67,7 @@ def _write(lock: LockFile, path: Path) -> None:
         lock.write(path)
     except LockError as error:
         raise UsageError(str(error)) from error
-    print(f"detmode: locked in {path}", file=sys.stderr)
+    print(f"detmode: locked in {shortened(str(path))}", file=sys.stderr)
 
 
 class RunLock:
@@ -86,15 +86,15 @@ class RunLock:
 
     def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
         from detmode.environment.lock.choices import Choices
-        from detmode.environment.lock.drift import drifts
+        from detmode.environment.lock.drift import differences
         from detmode.environment.lock.here import lock_of
 
         self._path: Path = options.lock
         rank = rank_of()
         is_first = rank is None or rank.number == 0
         self._writes = options.write_lock and is_first
-        if self._writes and not self._path.absolute().parent.is_dir():
-            raise UsageError(f"--lock: there is no folder {self._path.absolute().parent}")
+        if self._writes and not self._path.parent.is_dir():
+            raise UsageError(f"--lock: there is no folder {self._path.parent}")
         self._warns = options.locked == "warn"
         locked = read_lock(self._path) if options.locked else None
         if locked is not None and not is_first:
@@ -102,14 +102,14 @@ class RunLock:
         run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
         with mode:
             self._here = lock_of(run=run)
-        found = drifts(locked, self._here) if locked is not None else ()
+        found = differences(locked, self._here) if locked is not None else ()
         self.choices: Choices = Choices(locked, self._say if self._warns else None)
         """To be entered while the program runs."""
         self._say_all(found)
         self.is_refused = bool(found) and not self._warns
         """True if the program must not start."""
         if self.is_refused:
-            differ = f"{plural(len(found), 'choice')} not as in {self._path}"
+            differ = f"{plural(len(found), 'choice')} not as in {shortened(str(self._path))}"
             print(f"detmode: refused: {differ}; --locked=warn goes on", file=sys.stderr)
 
     def end(self, status: int) -> int:
@@ -123,7 +123,8 @@ class RunLock:
 
             _write(LockFile({**self._here.sections, **self.choices.sections}), self._path)
         elif self._writes:
-            print(f"detmode: note: no {self._path}, as the program failed", file=sys.stderr)
+            file = shortened(str(self._path))
+            print(f"detmode: note: no {file}, as the program failed", file=sys.stderr)
         if status:
             return status
         late = self.choices.late()
@@ -135,4 +136,4 @@ class RunLock:
             self._say(each)
 
     def _say(self, found: Drift) -> None:
-        print(f"detmode: {in_a_line(str(found))}", file=sys.stderr)
+        print(f"detmode: {found}", file=sys.stderr)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from detmode.cli.commands import UsageError
-from detmode.reports.page import writable
+from detmode.environment.text import in_a_line, writable
+from detmode.reports.page import shortened
 from detmode.reports.terminal import (
     has_colour,
     is_wider,
@@ -79,12 +80,13 @@ def stdout_is_taken(options: argparse.Namespace) -> bool:
 
 
 def check_output(options: argparse.Namespace) -> None:
-    """Check before the work that its report can be written.
+    """Check before the work that its report can be written, wherever a program goes meanwhile.
 
     Raises:
         UsageError: the folder of a file is missing, or cannot be written, or the file is a folder;
             one file was requested twice; or options ask for different forms.
     """
+    _make_absolute(options)
     if "format" in options and form_of(options) != "table":
         form = form_of(options)
         if getattr(options, "long", False):
@@ -96,15 +98,38 @@ def check_output(options: argparse.Namespace) -> None:
         for other in files[:place]:
             if other.path == path:
                 raise UsageError(f"{other.option} and {option}: both would be written to {path}")
-        if path == STDOUT:
-            continue
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise UsageError(f"{option}: there is no folder {folder}")
-        if path.is_dir():
-            raise UsageError(f"{option}: {path} is a folder; name a file")
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"{option}: no permission to write to {folder}")
+        if path != STDOUT:
+            _check_writable(option, path)
+
+
+def _make_absolute(options: argparse.Namespace) -> None:
+    """Make the files that a command writes absolute: a program may change its folder."""
+    for name in (*ALIASES, "file", "output", "lock"):
+        path = getattr(options, name, None)
+        if path is not None and path != STDOUT:
+            try:
+                setattr(options, name, path.absolute())
+            except OSError as error:
+                # A lock that is neither read nor written has a name all the same.
+                if name != "lock":
+                    raise UsageError(
+                        f"{path}: the working directory is gone; give an absolute path, or start "
+                        "in another directory"
+                    ) from error
+
+
+def _check_writable(option: str, path: Path) -> None:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a device or a pipe
+        if not os.access(path, os.W_OK):
+            raise UsageError(f"{option}: no permission to write to {path}")
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise UsageError(f"{option}: there is no folder {folder}")
+    if path.is_dir():
+        raise UsageError(f"{option}: {path} is a folder; name a file")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option}: no permission to write to {folder}")
 
 
 def rename_files(options: argparse.Namespace, part: str) -> None:
@@ -125,7 +150,7 @@ def write_files(options: argparse.Namespace, report: Shown) -> None:
 
 def _say_written(options: argparse.Namespace) -> None:
     if options.file != STDOUT and not getattr(options, "quiet", False):
-        print(f"detmode: written to {options.file}", file=sys.stderr)
+        print(f"detmode: written to {shortened(str(options.file))}", file=sys.stderr)
 
 
 def _in_form(report: Shown, form: str) -> str:
@@ -146,7 +171,7 @@ def as_asked(options: argparse.Namespace, report: Shown, stream: TextIO) -> str:
     """
     width, colour = terminal_width(stream), has_colour(stream)
     if options.quiet:
-        return painted(report.verdict, report.page().severity, colour)
+        return painted(in_a_line(report.verdict), report.page().severity, colour)
     if options.file is not None:
         return report.opening(width=width, colour=colour)
     form = form_of(options)

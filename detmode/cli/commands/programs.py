@@ -32,6 +32,7 @@ from detmode.cli.launchers import under_detmode
 from detmode.cli.program import Program, die_of, exit_status
 from detmode.cli.termination import when_terminated
 from detmode.environment.rank import rank_of
+from detmode.reports.page import shortened
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
@@ -150,9 +151,10 @@ def record(options: argparse.Namespace, arguments: list[str]) -> int:
         raise UsageError(str(failure))
     with _ended(failure) as status:
         if not options.quiet:
-            print(f"detmode: recorded to {path}", file=sys.stderr)
+            shown = shortened(str(path))
+            print(f"detmode: recorded to {shown}", file=sys.stderr)
             if rank_of() is None and failure is None:
-                then = f"then `detmode diff {path} OTHER`"
+                then = f"then `detmode diff {shown} OTHER`"
                 print(f"next: the same command with -o OTHER, {then}", file=sys.stderr)
         for call, reason in recorded.not_dumped.items():
             note(f"no dump of {call}: {reason}")

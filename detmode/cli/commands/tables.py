@@ -90,11 +90,11 @@ def doctor(options: argparse.Namespace, arguments: list[str]) -> int:
 def _against(path: Path) -> list[Finding]:
     """Return the differences from a lock."""
     from detmode.environment.doctor import Finding
-    from detmode.environment.lock.drift import drifts
+    from detmode.environment.lock.drift import differences
 
     return [
         Finding(each.name, each.here, f"locked: {each.locked}", each.remedy, "error")
-        for each in drifts(read_lock(path), lock_here())
+        for each in differences(read_lock(path), lock_here())
     ]
 
 

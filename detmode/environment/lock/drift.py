@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from detmode.environment.known import Value, how_to_set
 from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.text import in_a_line
 
 _ABSENT = {
     "variables": "not set",
@@ -64,6 +65,28 @@ class DriftError(RuntimeError):
     """A program makes a choice that is not the one in its lock."""
 
 
+def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+    """Return the differences of an environment from a lock: missing sections, other choices.
+
+    A lock without a section would let pass whatever is chosen there.
+    """
+    return (*_unlocked(locked, here), *drifts(locked, here))
+
+
+def _unlocked(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+    """Return the sections of an environment that a lock lacks, or in which it has nothing."""
+    remedy = "write the lock again, by 'detmode lock' or 'detmode run --write-lock'"
+    return tuple(
+        Drift(f"section [{name}]", "nothing", f"{len(choices)} choices", remedy)
+        for name, choices in sorted(here.sections.items())
+        if name not in locked.sections or (choices and not _says(locked, name))
+    )
+
+
+def _says(locked: LockFile, section: str) -> bool:
+    return section in _ABSENT or bool(locked.sections[section])
+
+
 def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
     """Return the choices of the sections that both have, and that differ."""
     found: list[Drift] = []
@@ -86,7 +109,8 @@ def drift(section: str, name: str, locked: Value | None, here: Value | None) -> 
     """Return the difference of a choice; ``None`` stands for a value that is not there."""
     absent = _ABSENT.get(section, "not in it")
     first, second = (absent if value is None else _text(value) for value in (locked, here))
-    return Drift(_title(section, name), first, second, _remedy(section, name, locked))
+    texts = (_title(section, name), first, second, _remedy(section, name, locked))
+    return Drift(*map(in_a_line, texts))
 
 
 def _title(section: str, name: str) -> str:

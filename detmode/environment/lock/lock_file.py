@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.files import replace_file
+from detmode.cuda.files import read_file, replace_file
 from detmode.environment.known import Value
 
 NAME = "detmode.lock"
 FORMAT = 1
 _MOST_BYTES = 1 << 22
+_MOST_INTEGER = (1 << 64) - 1
 _HEAD = """\
 # Every choice that changes bits, as `detmode lock`, `detmode run --write-lock` or `detmode record`
 # found it. `detmode run --locked` refuses to run with others.
@@ -69,20 +70,15 @@ class LockFile:
             LockError: there is none, or it is not a lock.
         """
         try:
-            with open(path, "rb", opener=_without_waiting) as file:
-                content = file.read(_MOST_BYTES + 1)
+            content = read_file(path, _MOST_BYTES)
         except OSError as error:
             raise LockError(
                 f"cannot read the lock {path}: {error.strerror}; write one with "
                 "'detmode run --write-lock' or 'detmode lock'"
             ) from error
-        if len(content) > _MOST_BYTES:
-            raise LockError(f"{path} is not a lock: it is larger than any")
+        except ValueError as error:
+            raise LockError(f"{path} is not a lock: {error}") from None
         return cls(_parsed(content, Path(path)))
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parsed(content: bytes, path: Path) -> dict[str, Section]:
@@ -109,4 +105,6 @@ def _parsed(content: bytes, path: Path) -> dict[str, Section]:
 def _is_value(value: object) -> bool:
     if isinstance(value, list):
         return all(isinstance(each, str) for each in value)
-    return isinstance(value, (bool, int, float, str))
+    if isinstance(value, int):
+        return -_MOST_INTEGER <= value <= _MOST_INTEGER  # a longer one may have no text
+    return isinstance(value, (float, str))

@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import Any
 
 import torch
 from tabulate import tabulate
 
+from detmode.cuda.files import parsed_json
+from detmode.environment.checked import checked
 from detmode.runs.difference import same_bits
 from detmode.table.values import Value
 
@@ -161,18 +162,13 @@ class Certificate(Value):
             ValueError: it is something else.
         """
         try:
-            found = json.loads(text)
-            if found.pop("version") != 1:
+            fields = parsed_json(text)
+            if fields.pop("version") != 1:
                 raise ValueError("its version is not 1")
-            if found["variation"] is not None:
-                found["variation"] = Variation(**_with_tuples(found["variation"]))
-            return cls(**_with_tuples(found))
+            certificate: Certificate = checked(cls, fields)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a certificate that detmode wrote: {error}") from error
-
-
-def _with_tuples(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(each) if isinstance(each, list) else each for key, each in found.items()}
+        return certificate
 
 
 def _sizes(sizes: Sequence[int]) -> str:
