@@ -35,9 +35,8 @@ class Writer:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if any(self.path.iterdir()):
-                raise TraceError(
-                    f"{shortened(str(self.path))} is not empty; name a folder that does not exist yet"
-                )
+                shown = shortened(str(self.path))
+                raise TraceError(f"{shown} is not empty; name a folder that does not exist yet")
             head = {"format": FORMAT, "version": VERSION, **about}
             with (self.path / "trace.json").open("x", encoding="utf-8") as file:
                 file.write(json.dumps(head, indent=1) + "\n")
