@@ -151,7 +151,7 @@ def test_certificates(value: Any) -> None:
 
 
 def without_none(value: Any) -> Any:
-    """What TOML has."""
+    """Leave out, and replace, what no TOML has."""
     if isinstance(value, dict):
         return {
             name.encode(errors="replace").decode(): without_none(each)
