@@ -603,7 +603,7 @@ def test_an_update_by_a_part_of_the_suite(text, options, reason, suite, pytester
     assert overloads(file) == both[1:]
 
 
-@pytest.mark.parametrize("options", [("--lf",), ("--stepwise",), ("--stepwise", "--stepwise-skip")])
+@pytest.mark.parametrize("options", [("--lf",), ("--stepwise",)])
 def test_an_update_by_a_run_that_goes_on(options, other_process, pytester):
     """What an earlier run has passed stays in the baseline, and so where a run stops early."""
     file = pytester.path / "known.json"
