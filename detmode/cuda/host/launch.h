@@ -313,11 +313,15 @@ void on_fault(int number, siginfo_t* info, void*) {
 constexpr int ENDING[] = {SIGINT, SIGURG};
 struct sigaction former_endings[2];
 
-void on_ending(int number, siginfo_t* info, void* context) {
+// Untracked: a tracked access would end the launch here, and leave the signal blocked.
+DETMODE_UNTRACKED void on_ending(int number, siginfo_t* info, void* context) {
   bool is_ours = S.running && S.watch != nullptr;
   if (is_ours && number == SIGINT && S.watch->stop == 0) S.watch->stop = 2;
   if (is_ours && number == SIGURG && S.watch->stop != 0 &&
       pthread_equal(pthread_self(), S.os_thread)) {
+#if DETMODE_RACES
+    R.on = false;
+#endif
     fail(STOPPED, "stopped");
     siglongjmp(S.escape, 1);
   }

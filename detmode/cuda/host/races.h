@@ -449,6 +449,7 @@ DETMODE_UNTRACKED void volatile_point();
 // Leaves a watched launch that is to end.
 DETMODE_UNTRACKED inline void end_if_told() {
   if (!R.on || S.watch == nullptr || __builtin_expect(S.watch->stop == 0, 1)) return;
+  R.on = false;  // fail() makes accesses, too
   fail(STOPPED, "stopped");
   abandon();
 }

@@ -87,8 +87,9 @@ def certify(
             raise TypeError("certify(): an operator takes its arguments alone, no grid")
         from detmode.verify.certificates import triton
 
-        options = {"repeats": repeats, "seed": seed, "timeout": timeout}
-        return triton.certify_operator(kernel, arguments, **options)
+        return triton.certify_operator(
+            kernel, arguments, repeats=repeats, seed=seed, timeout=timeout
+        )
     if grid is None:
         raise TypeError("certify(): a kernel needs grid=, the number of its blocks or programs")
     if _is_triton(kernel):
@@ -99,8 +100,9 @@ def certify(
             )
         from detmode.verify.certificates import triton
 
-        options = {"repeats": repeats, "seed": seed, "timeout": timeout}
-        return triton.certify(kernel, arguments, grid=grid, **options)
+        return triton.certify(
+            kernel, arguments, repeats=repeats, grid=grid, seed=seed, timeout=timeout
+        )
     from detmode.verify.certificates import cuda
 
     if callable(grid):
