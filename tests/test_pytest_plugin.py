@@ -605,7 +605,7 @@ def test_an_update_by_a_part_of_the_suite(text, options, reason, suite, pytester
 
 @pytest.mark.parametrize("options", [("--lf",), ("--stepwise",)])
 def test_an_update_by_a_run_that_goes_on(options, other_process, pytester):
-    """What an earlier run has passed stays in the baseline, and so where a run stops early."""
+    """Calls of tests that an earlier run has passed stay, and so where a run stops early."""
     file = pytester.path / "known.json"
     update = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
     other_process(SEVERAL, *update).stdout.fnmatch_lines(["wrote 2 to *known.json"])

@@ -1,4 +1,4 @@
-"""Whether a run of pytest has run a whole suite, so that calls that it did not make are not made.
+"""Tells if a run of pytest has run a whole suite: then calls that it did not make are not made.
 
 pytest imports this module with the plugin only if a suite runs under a mode.
 """
