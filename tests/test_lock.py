@@ -334,9 +334,11 @@ def test_a_program_that_catches_a_refusal(locked: Path, run_command: Run) -> Non
         "try:\n    torch.manual_seed(int(sys.argv[1]))\nexcept RuntimeError:\n    pass",
     )
     (locked.parent / "train.py").write_text(catching)
+    assert run_command("run", "--quiet", "--write-lock", "train.py", "0").returncode == 0
     found = run_command("run", "--quiet", "--locked", "train.py", "1")
     assert found.returncode == 1
     assert len(found.stdout.splitlines()) == 1
+    assert run_command("run", "--quiet", "--locked", "train.py", "0").returncode == 0
 
 
 def test_variables_of_cudnn_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
