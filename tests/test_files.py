@@ -80,7 +80,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("redirected", [False, True])
 def test_stdout_by_its_name(redirected: bool, tmp_path: Path) -> None:
-    """What is written there comes in its place among what is printed, to a pipe and to a file."""
+    """Content written there comes in its place among what is printed, to a pipe and to a file."""
     # As /dev/stdout is one, which a mistake would replace for all programs.
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
     code = "import sys; from detmode.cuda.files import replace_file; print('before'); "

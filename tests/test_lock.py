@@ -18,6 +18,7 @@ from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.drift import DriftError
+from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.rules import default_rules
 
@@ -327,3 +328,26 @@ def test_configurations_of_triton_are_replayed(
         name = f"Triton's configuration of __main__.scale ({length}, 'torch.float32')"
         assert f"DriftError: {name}: {reason}" in found.stderr
         assert ", here by timing; " in found.stderr
+
+
+def test_a_program_that_catches_a_refusal(locked: Path, run_command: Run) -> None:
+    """It goes on, and its run fails all the same: its bits are not those of the lock."""
+    catching = PROGRAM.replace(
+        "detmode.seed_everything(int(sys.argv[1]))",
+        "try:\n    torch.manual_seed(int(sys.argv[1]))\nexcept RuntimeError:\n    pass",
+    )
+    (locked.parent / "train.py").write_text(catching)
+    assert run_command("run", "--quiet", "--write-lock", "train.py", "0").returncode == 0
+    found = run_command("run", "--quiet", "--locked", "train.py", "1")
+    assert found.returncode == 1
+    assert len(found.stdout.splitlines()) == 1
+    assert run_command("run", "--quiet", "--locked", "train.py", "0").returncode == 0
+
+
+def test_variables_of_cudnn_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer ones too, by the beginning of their names; not those that say where dumps lie."""
+    monkeypatch.setenv("TORCH_CUDNN_V8_API_DISABLED", "1")
+    monkeypatch.setenv("TORCH_CUDNN_NEW_DUMP_DIR", "/tmp")
+    names = lock_of().sections["variables"].keys()
+    assert "TORCH_CUDNN_V8_API_DISABLED" in names
+    assert "TORCH_CUDNN_NEW_DUMP_DIR" not in names

@@ -53,6 +53,19 @@ def suite(pytester, monkeypatch):
     return run
 
 
+@pytest.fixture
+def other_process(pytester, monkeypatch):
+    """Runs pytest with the plugin on the tests of a file, in another process."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+    def run(text, *options):
+        pytester.makepyfile(test_inner="import os, pytest, torch\n" + text)
+        return pytester.runpytest_subprocess("-p", "detmode.testing.pytest_plugin", *options)
+
+    return run
+
+
 MARKED = """
 import numpy, unittest
 from detmode.testing.reproducible import assert_reproducible
@@ -442,6 +455,45 @@ def test_marked():
     result.stdout.fnmatch_lines([*lines, "*test_inner.py:*: *RecheckError: detmode_suite::number*"])
 
 
+NUMBERED = """
+numbers = iter(range(100))
+
+@torch.library.custom_op("detmode_suite::numbered", mutates_args=())
+def numbered(x: torch.Tensor) -> torch.Tensor:
+    return x + next(numbers)
+
+@pytest.fixture
+def faulty(request):
+    before, after, error = request.param
+    if before:
+        numbered(torch.ones(3))
+        assert error != "before"
+    yield
+    if after:
+        numbered(torch.ones(3))
+        assert error != "after"
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "counts"),
+    [
+        ((True, False, ""), {"passed": 1, "errors": 1}),
+        ((True, False, "before"), {"passed": 1, "errors": 1}),
+        ((False, True, ""), {"passed": 2, "errors": 1}),
+        ((False, True, "after"), {"passed": 2, "errors": 1}),
+    ],
+)
+def test_a_call_of_a_fixture_that_differs(when, counts, suite):
+    """The test that uses it ends with an error, whatever else fails in it, and none comes later."""
+    monkey = f"@pytest.mark.parametrize('faulty', [{when!r}], indirect=True)\n"
+    test = f"{NUMBERED}\n{monkey}def test_it(faulty):\n    pass\n\ndef test_later():\n    pass\n"
+    result = suite(test, *("--detmode=warn", "--detmode-recheck=1", "-v"))
+    result.assert_outcomes(**counts)
+    result.stdout.fnmatch_lines(["*test_it* ERROR*", "*test_later PASSED*"])
+    assert "RecheckError: detmode_suite::numbered" in result.stdout.str()
+
+
 def test_fixtures_of_a_session(suite):
     """A mode that a session's fixture holds open ends within the suite's."""
     result = suite(
@@ -511,6 +563,93 @@ def test_an_update_that_is_cut_short(suite, pytester):
     assert file.read_text() == "old"
 
 
+SEVERAL = """
+def test_sin():
+    torch.ones(2).sin()
+
+def test_cos():
+    torch.ones(2).cos()
+"""
+FAILING = SEVERAL.replace("    torch.ones(2).cos()", "    assert 0\n    torch.ones(2).cos()")
+SKIPPED = SEVERAL.replace("def test_cos", "@pytest.mark.skip\ndef test_cos")
+
+
+def overloads(file):
+    return [each["overload"] for each in json.loads(file.read_text())["offenders"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reason"),
+    [
+        (SEVERAL, ("-k", "sin"), "not all tests were selected"),
+        (SEVERAL, ("--deselect", "test_inner.py::test_cos"), "not all tests were selected"),
+        (SEVERAL, ("test_inner.py::test_sin",), "tests were selected by name"),
+        (FAILING, (), "1 test did not run to the end"),
+        (SKIPPED, (), "1 test did not run to the end"),
+    ],
+)
+def test_an_update_by_a_part_of_the_suite(text, options, reason, suite, pytester):
+    """Calls of tests that did not run to their ends stay in the baseline; the summary says so."""
+    file = pytester.path / "known.json"
+    update = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
+    both = ["aten::cos.default", "aten::sin.default"]
+    suite(SEVERAL, *update).stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    result = suite(text, *update, *options)
+    result.stdout.fnmatch_lines([f"wrote 1 to *known.json; kept 1 more, as {reason}"])
+    assert overloads(file) == both
+    # A whole run drops what is no longer called.
+    result = suite(SEVERAL.replace("cos()", "neg()").replace("test_cos", "test_neg"), *update)
+    result.stdout.fnmatch_lines(["wrote 1 to *known.json"])
+    assert overloads(file) == both[1:]
+
+
+@pytest.mark.parametrize("options", [("--lf",), ("--stepwise",)])
+def test_an_update_by_a_run_that_goes_on(options, other_process, pytester):
+    """Calls of tests that an earlier run has passed stay, and so where a run stops early."""
+    file = pytester.path / "known.json"
+    update = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
+    other_process(SEVERAL, *update).stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    for text in (FAILING, SEVERAL):
+        other_process(text, *update, *options)
+        assert overloads(file) == ["aten::cos.default", "aten::sin.default"]
+
+
+@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures"])
+def test_an_update_without_a_test(option, suite, pytester):
+    """A command that runs no test leaves the baseline as it was."""
+    file = pytester.path / "known.json"
+    file.write_text("old")
+    asked = ("--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline")
+    suite("def test_a():\n    pass\n", *asked, option)
+    assert file.read_text() == "old"
+
+
+def test_a_way_to_distribute_without_workers(suite):
+    """``--dist`` without ``-n`` runs the tests in this process, which must be under the mode."""
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    result = suite(OFFENDING, "-p", "xdist", "--dist=loadscope", *BOTH)
+    plain = suite(None, *BOTH)
+    assert result.parseoutcomes() == plain.parseoutcomes()
+    assert plain.parseoutcomes()["failed"]
+
+
+def test_a_worker_that_crashes(other_process, pytester):
+    """Its rows are missing: the summary says so, and the baseline keeps what it had."""
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    file = pytester.path / "known.json"
+    asked = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
+    asked += ("-p", "xdist", "-n1")
+    other_process(SEVERAL, *asked).stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    result = other_process(SEVERAL.replace("    torch.ones(2).cos()", "    os._exit(1)"), *asked)
+    result.stdout.fnmatch_lines(
+        [
+            "without the calls of 1 worker that crashed:",
+            "wrote 0 to *known.json; kept 2 more, as 1 worker crashed",
+        ]
+    )
+    assert overloads(file) == ["aten::cos.default", "aten::sin.default"]
+
+
 def test_an_update_without_all_tests(suite, pytester):
     """A file that cannot be imported leaves the baseline as it was, also where the rest runs."""
     file = pytester.path / "known.json"
@@ -558,7 +697,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
         ReportRow(*sin, 3, "/a.py:1", None, {"Net.a": 1}),
         ReportRow(*sin, 1, "/a.py:1", "Net.b"),
     ]
-    config.option.dist = "load"
+    config.pluginmanager.register(types.SimpleNamespace(), "dsession")
     boss = pytest_plugin._Suite(config, "warn")
     loop = boss.pytest_runtestloop()
     next(loop)
@@ -570,7 +709,10 @@ def test_workers_of_xdist(pytester, monkeypatch):
     (merged,) = boss._offenders()
     assert (merged.site, merged.count, merged.module) == ("/a.py:1", 4, "Net.*")
     assert merged.modules == {"Net.a": 1, "Net.b": 1}
-    config.option.dist, config.workerinput, config.workeroutput = "no", {}, {}
+    assert boss._completeness.crashed == 0  # pytest's own call of the hook would have counted
+    config.pluginmanager.unregister(name="dsession")
+    config.pluginmanager.unregister(name="detmode-completeness")
+    config.workerinput, config.workeroutput = {}, {}
     worker = pytest_plugin._Suite(config, "warn")
     loop = worker.pytest_runtestloop()
     next(loop)

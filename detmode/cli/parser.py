@@ -284,6 +284,12 @@ _CERTIFYING = (
     ),
     _number("--repeats", "schedules of each kernel (default: 20)"),
     _number("--seed", "the seed of the shuffles (default: 0)"),
+    _option(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help="the time that one schedule may take (default: 120)",
+    ),
 )
 
 _FIRST_STEPS = """\

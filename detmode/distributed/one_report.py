@@ -7,11 +7,13 @@ locks a file for as long as it lives, so that nobody waits for one that is dead.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Collection
@@ -53,11 +55,9 @@ class Folder:
         """Show that the process of this name is there, until it dies.
 
         Raises:
-            OSError: the folder cannot be made, or belongs to another user.
+            OSError: the folder cannot be made, or others may write to it.
         """
-        self.path.mkdir(mode=0o700, exist_ok=True)
-        if os.name == "posix" and self.path.stat().st_uid != os.geteuid():
-            raise PermissionError(f"{self.path} belongs to another user")
+        _make_private(self.path)
         with contextlib.suppress(FileNotFoundError):
             self._rows(name).unlink()  # of an earlier run, which had the same parent and port
         if fcntl is not None:
@@ -145,6 +145,27 @@ class Folder:
 _logger = logging.getLogger("detmode")
 
 
+def _make_private(path: Path) -> None:
+    """Make a folder of this user, or check that it is one: anybody can compute its name.
+
+    Raises:
+        OSError: the folder cannot be made, or others may write to it, or have led it elsewhere.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if os.name != "posix":
+        return
+    about = path.lstat()
+    others = stat.S_IRWXG | stat.S_IRWXO
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & others:
+        raise PermissionError(
+            errno.EACCES,
+            "not a folder of this user that nobody else may use; remove it, or set TMPDIR to a "
+            "folder of this user",
+            str(path),
+        )
+
+
 def _locks(file: int) -> bool:
     """Lock a file for this process alone: forked children do not inherit the lock."""
     if fcntl is None:
@@ -177,8 +198,11 @@ class OneReport:
         self._is_alone = False
         try:
             self._folder.enter(rank.name)
-        except OSError:
+        except OSError as error:
             self._is_alone = True
+            _logger.warning(
+                "ranks give reports of their own: %s: %s", self._folder.path, error.strerror
+            )
 
     def give(self, report: Report, *, failed: bool, patience: float = PATIENCE) -> Report | None:
         """Leave this rank's rows; return the report of all ranks if this one is to show it.

@@ -22,7 +22,7 @@ def checked(kind: Any, value: Any) -> Any:
     Args:
         kind: ``str``, ``int`` (from 0 to 2**63), ``float``, ``bool``, ``None``, an enum, a
             dataclass, a union of types, or a list, tuple or dict of them.
-        value: what was read.
+        value: the one that was read.
 
     Raises:
         TypeError: the value is of another type, or an object lacks a field or has another one.

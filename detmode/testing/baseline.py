@@ -82,8 +82,8 @@ def read(path: Path) -> frozenset[Key]:
         return frozenset(_key(**each) for each in data["offenders"])
     except (TypeError, KeyError) as error:
         raise BaselineError(
-            f"the baseline {path} has an offender without the texts overload, file and code: "
-            "write it again with --detmode-update-baseline"
+            f"the baseline {path} has an offender without overload, file and code, which are "
+            "texts: write it again with --detmode-update-baseline"
         ) from error
 
 

@@ -239,13 +239,15 @@ class _Suite:
 
     def __init__(self, config: pytest.Config, asked: str) -> None:
         from detmode.testing import baseline
+        from detmode.testing.completeness import Completeness
 
         self._config = config
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
         self._head: dict[str, Any] = {}
         self._written: list[str] = []
-        self._lacks_tests = False
+        self._completeness = Completeness(config)
+        config.pluginmanager.register(self._completeness, "detmode-completeness")
         # A refused call may occur in every step of a test, and the file may be edited meanwhile.
         self._key = functools.cache(functools.partial(baseline.key_of, root=config.rootpath))
         self._update: bool = config.getoption("--detmode-update-baseline")
@@ -270,9 +272,11 @@ class _Suite:
 
     @property
     def _distributes(self) -> bool:
-        """True if this process distributes the tests to workers of pytest-xdist."""
-        dist = getattr(self._config.option, "dist", "no")
-        return dist != "no" and not hasattr(self._config, "workerinput")
+        """True if this process distributes the tests to workers of pytest-xdist.
+
+        The option ``--dist`` does not tell: without ``-n`` there are no workers.
+        """
+        return self._config.pluginmanager.hasplugin("dsession")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -298,16 +302,13 @@ class _Suite:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         """Compare the calls that this test has made twice, so that no other test fails for it."""
-        result = yield
-        if self._mode is not None and self._mode.rechecked is not None:
-            self._mode.rechecked.compare()
-        return result
+        try:
+            return (yield)
+        finally:
+            if self._mode is not None and self._mode.rechecked is not None:
+                self._mode.rechecked.compare()
 
-    pytest_runtest_teardown = pytest_runtest_call
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note that tests are missing, which need not stop the run."""
-        self._lacks_tests |= report.failed
+    pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -345,18 +346,19 @@ class _Suite:
         from detmode.testing import baseline
 
         assert self._file is not None
-        ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not ran or session.shouldfail or session.shouldstop:
-            return f"the run was cut short: {self._file} is unchanged"
-        if self._lacks_tests:
-            return f"not all tests could be collected: {self._file} is unchanged"
+        if reason := self._completeness.cut_short(session, exitstatus):
+            return f"{reason}: {self._file} is unchanged"
         keys = {self._key(record.overload, record.site) for record in self._offenders()}
+        absent, earlier = self._completeness.absent(), frozenset[tuple[str, str, str]]()
         try:
-            baseline.write(self._file, keys)
+            if absent and self._file.exists():
+                earlier = baseline.read(self._file) - keys
+            baseline.write(self._file, keys | earlier)
         except baseline.BaselineError as error:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return str(error)
-        return f"wrote {len(keys)} to {self._file}"
+        kept = f"; kept {len(earlier)} more, as {absent}" if earlier else ""
+        return f"wrote {len(keys)} to {self._file}{kept}"
 
     def _write_sarif(self, session: pytest.Session, file: Path) -> str:
         from detmode.cuda.files import replace_file
@@ -397,6 +399,9 @@ class _Suite:
         from detmode.reports.terminal import painted, terminal_width
 
         terminalreporter.section("detmode")
+        if crashed := self._completeness.crashed:
+            lost = f"without the calls of {plural(crashed, 'worker')} that crashed:"
+            terminalreporter.write_line(lost)
         new = self._new()
         report = Report(new or self._merged(), head=self._head)
         colour = terminalreporter.hasmarkup

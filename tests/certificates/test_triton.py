@@ -375,7 +375,7 @@ def test_shuffles():
 
     def started(seed):
         order, steps = [], []
-        Programs(30, lambda: None, order.append, Shuffled(seed), steps).run()
+        Programs(30, lambda: None, order.append, Shuffled(seed), steps).run(60)
         return tuple(order)
 
     assert started(None) == tuple(range(30))

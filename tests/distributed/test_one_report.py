@@ -86,6 +86,33 @@ def test_folder_of_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert report.missing == {ALONE: [1, 2]}
 
 
+@pytest.mark.parametrize("trap", ["link", "open", "file"])
+def test_a_folder_that_others_have_prepared(
+    trap: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is written through a link, or where others may write; the error says what to do."""
+    expected = OneReport(FIRST)._folder
+    expected.remove()
+    ours = folder / "ours"
+    ours.mkdir(mode=0o700)
+    (ours / "rank0.json").write_text("precious")
+    if trap == "link":
+        expected.path.symlink_to(ours)
+    elif trap == "open":
+        expected.path.mkdir()
+        expected.path.chmod(0o777)
+    else:
+        expected.path.touch()
+    report = give(FIRST, ROW)
+    assert report is not None
+    assert report.missing == {ALONE: [1, 2]}
+    assert (ours / "rank0.json").read_text() == "precious"
+    assert [path.name for path in ours.iterdir()] == ["rank0.json"]
+    assert trap != "open" or not any(expected.path.iterdir())
+    assert "remove it, or set TMPDIR to a folder of this user" in caplog.text
+    assert str(expected.path) in caplog.text
+
+
 def test_nodes(run_command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each node reports its ranks, to files of its own, and names the others."""
     environment = {"RANK": 5, "WORLD_SIZE": 6, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}

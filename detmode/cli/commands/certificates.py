@@ -27,9 +27,11 @@ def certify(options: argparse.Namespace, arguments: list[str]) -> int:
             wanted["repeats"] = options.repeats
         if options.seed is not None:
             wanted["seed"] = options.seed
+        if options.timeout is not None:
+            wanted["timeout"] = options.timeout
         try:
             certificates.append(certified(wanted.pop("kernel"), wanted.pop("arguments"), **wanted))
-        except (CompileError, TypeError, ValueError) as error:
+        except (CompileError, TimeoutError, TypeError, ValueError) as error:
             raise UsageError(f"{target}: {error}") from error
     if form_of(options) == "json":
         give(options, "[" + ", ".join(each.to_json() for each in certificates) + "]")

@@ -98,7 +98,9 @@ def check_output(options: argparse.Namespace) -> None:
     for place, (option, _, path, _) in enumerate(files):
         for other in files[:place]:
             if other.path == path:
-                raise UsageError(f"{other.option} and {option}: both would be written to {path}")
+                raise UsageError(
+                    f"{other.option} and {option}: both would be written to {shortened(str(path))}"
+                )
         if path != STDOUT:
             _check_writable(option, path)
 
@@ -221,7 +223,7 @@ def _write(path: Path, text: str) -> None:
         replace_file(path, content)
     except OSError as error:
         kept = _keep(content, path.suffix)
-        raise UsageError(f"cannot write {path}: {error.strerror}{kept}") from error
+        raise UsageError(f"cannot write {shortened(str(path))}: {error.strerror}{kept}") from error
 
 
 def _keep(content: bytes, suffix: str) -> str:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.host.library import Build, Library, compile, default_build, load
+from detmode.cuda.host.limit import limited
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
@@ -62,7 +63,11 @@ class DataRace(LaunchError):  # noqa: N818 -- as above
     """Two accesses, at least one of them a write, that nothing orders."""
 
 
-_ERRORS = (LaunchError, LaunchError, DeviceAssert, OutOfBounds, DataRace)
+class Stopped(LaunchError):  # noqa: N818 -- as above
+    """The launch was ended before its end: its time was over, or Ctrl-C came."""
+
+
+_ERRORS = (LaunchError, LaunchError, DeviceAssert, OutOfBounds, DataRace, Stopped)
 """By the status of state.h."""
 
 
@@ -76,6 +81,8 @@ class Watch(ctypes.Structure):
         races: whether clocks are compared, to find data races.
         stopped: the number of times that a block stopped midway.
         atomics: the bits of the atomics that ran, as in intrinsics.h.
+        stop: not 0 if the launch was ended before its end.
+        timeout: the seconds after which it is.
     """
 
     _fields_ = [
@@ -86,11 +93,19 @@ class Watch(ctypes.Structure):
         ("_n_touched", ctypes.c_longlong),
         ("stopped", ctypes.c_int),
         ("atomics", ctypes.c_uint),
+        ("stop", ctypes.c_int),
     ]
 
     def __init__(
-        self, *, races: bool, order: Sequence[int] | None = None, capacity: int = 0
+        self,
+        *,
+        races: bool,
+        order: Sequence[int] | None = None,
+        capacity: int = 0,
+        timeout: float | None = None,
     ) -> None:
+        self.timeout = timeout
+        self.block_order = order
         self._order = None if order is None else (ctypes.c_uint * len(order))(*order)
         self._records = torch.empty(capacity, 2, dtype=torch.int64)
         super().__init__(
@@ -303,20 +318,21 @@ def launch_blocks(
     if seed is not None:
         mixed = (seed * 0x9E3779B97F4A7C15 + _schedule.launches) & 0xFFFFFFFFFFFFFFFF
     _schedule.launches += 1
-    status, message = library.launch(
-        position,
-        (ctypes.c_uint * 3)(*grid),
-        (ctypes.c_uint * 3)(*block),
-        shared,
-        packed,
-        len(kinds),
-        buffers,
-        positions,
-        len(merged),
-        seed is not None,
-        mixed,
-        None if watch is None else ctypes.byref(watch),
-    )
+    with contextlib.nullcontext() if watch is None else limited(watch):
+        status, message = library.launch(
+            position,
+            (ctypes.c_uint * 3)(*grid),
+            (ctypes.c_uint * 3)(*block),
+            shared,
+            packed,
+            len(kinds),
+            buffers,
+            positions,
+            len(merged),
+            seed is not None,
+            mixed,
+            None if watch is None else ctypes.byref(watch),
+        )
     if status:
         names = [parameter.name for parameter in signature.parameters]
         message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)

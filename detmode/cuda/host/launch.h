@@ -200,6 +200,10 @@ void run_watched(const u32* order, u64 n_blocks, size_t dynamic) {
     bool begins = begun < n_blocks && has_room;
     // Blocks that seem to spin need others: each has its turn then.
     bool draws = S.shuffled && S.still < PATIENCE;
+    if (S.watch->stop != 0) {
+      fail(STOPPED, "stopped");
+      break;
+    }
     if (!begins && S.still > ENDLESS) {
       fail(LAUNCH_ERROR,
            "%d blocks spin, block (%u, %u, %u) among them, and nothing changes any more; %llu "
@@ -304,6 +308,46 @@ void on_fault(int number, siginfo_t* info, void*) {
   siglongjmp(S.escape, 1);
 }
 
+// A watched launch ends by Ctrl-C, and by SIGURG where it does not look whether it is to end.
+
+constexpr int ENDING[] = {SIGINT, SIGURG};
+struct sigaction former_endings[2];
+
+// Untracked: a tracked access would end the launch here, and leave the signal blocked.
+DETMODE_UNTRACKED void on_ending(int number, siginfo_t* info, void* context) {
+  bool is_ours = S.running && S.watch != nullptr;
+  if (is_ours && number == SIGINT && S.watch->stop == 0) S.watch->stop = 2;
+  if (is_ours && number == SIGURG && S.watch->stop != 0 &&
+      pthread_equal(pthread_self(), S.os_thread)) {
+#if DETMODE_RACES
+    R.on = false;
+#endif
+    fail(STOPPED, "stopped");
+    siglongjmp(S.escape, 1);
+  }
+  const struct sigaction& former = former_endings[number == SIGINT ? 0 : 1];
+  if (former.sa_flags & SA_SIGINFO) {
+    former.sa_sigaction(number, info, context);
+  } else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
+    former.sa_handler(number);
+  } else if (former.sa_handler == SIG_DFL && number == SIGINT) {
+    sigaction(SIGINT, &former, nullptr);
+    raise(SIGINT);
+  }
+}
+
+void listen_for_endings() {
+  struct sigaction action = {};
+  action.sa_sigaction = on_ending;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < 2; ++i) {
+    sigaction(ENDING[i], nullptr, &former_endings[i]);
+    if (former_endings[i].sa_handler == SIG_IGN && ENDING[i] == SIGINT) continue;
+    sigaction(ENDING[i], &action, nullptr);
+  }
+}
+
 void run_guarded(const Launch& launch) {
   stack_t own = {};
   stack_t former_stack = {};
@@ -317,8 +361,12 @@ void run_guarded(const Launch& launch) {
   for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &action, &former_actions[i]);
   S.os_thread = pthread_self();
   S.running = true;
+  if (S.watch != nullptr) listen_for_endings();
   if (sigsetjmp(S.escape, 1) == 0) run_blocks(launch);
   S.running = false;
+  for (int i = 0; i < 2 && S.watch != nullptr; ++i) {
+    sigaction(ENDING[i], &former_endings[i], nullptr);
+  }
   for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &former_actions[i], nullptr);
   if (former_stack.ss_flags & SS_DISABLE) former_stack.ss_size = sizeof(signal_stack);
   sigaltstack(&former_stack, nullptr);

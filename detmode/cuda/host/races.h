@@ -446,6 +446,14 @@ DETMODE_UNTRACKED void touch(Tracked& tracked, size_t offset, size_t bytes, int 
 // Before a volatile access: schedule.h.
 DETMODE_UNTRACKED void volatile_point();
 
+// Leaves a watched launch that is to end.
+DETMODE_UNTRACKED inline void end_if_told() {
+  if (!R.on || S.watch == nullptr || __builtin_expect(S.watch->stop == 0, 1)) return;
+  R.on = false;  // fail() makes accesses, too
+  fail(STOPPED, "stopped");
+  abandon();
+}
+
 // A GPU refuses what is not aligned to its size.
 DETMODE_UNTRACKED inline void require_aligned(const void* address, size_t bytes, const void* code) {
   if (!R.on || S.watch == nullptr || reinterpret_cast<size_t>(address) % bytes == 0) return;
@@ -459,6 +467,7 @@ DETMODE_UNTRACKED inline void require_aligned(const void* address, size_t bytes,
 
 DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const void* code) {
   if (!R.on) return;
+  end_if_told();
   const char* from = static_cast<const char*>(address);
   Tracked* tracked = R.tracked;
   Tracked* end = R.tracked + R.n_tracked;

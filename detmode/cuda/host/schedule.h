@@ -123,6 +123,7 @@ DETMODE_UNTRACKED inline void stop_block() {
 
 // Before an atomic or a volatile access of a watched launch.
 DETMODE_UNTRACKED __attribute__((noinline)) void watched_point() {
+  end_if_told();
   ++S.still;
   if (++S.idle >= SPINS) {
     long threads = static_cast<long>(n_ready()) + S.n_threads - S.started + 1;
@@ -170,6 +171,9 @@ inline void atomic_point() {
 enum Barrier { BARRIER, BARRIER_COUNT, BARRIER_AND, BARRIER_OR };
 
 __attribute__((noinline)) int block_barrier(int kind, bool predicate, int line) {
+#if DETMODE_RACES
+  end_if_told();
+#endif
   if (S.barrier_arrived == 0) {
     S.barrier_kind = kind;
     S.barrier_line = line;
@@ -235,6 +239,9 @@ void complete_collective(Warp& warp, u32 mask, int kind) {
 }
 
 __attribute__((noinline)) u64 collective(int kind, u32 mask, u64 value, int source, int line) {
+#if DETMODE_RACES
+  end_if_told();
+#endif
   if (!S.uses_warps) {
     S.uses_warps = true;
     // The threads that ended before the first warp operation of this block are not known yet.

@@ -33,7 +33,14 @@ alignas(1024) unsigned char dynamic_memory[DYNAMIC_BYTES + GUARD_BYTES];
 // A NaN as half, bfloat16, float and double; an absurd integer; not a likely thing to write.
 constexpr unsigned short POISON = 0xfff5;
 
-enum Status { OK = 0, LAUNCH_ERROR = 1, DEVICE_ASSERT = 2, OUT_OF_BOUNDS = 3, DATA_RACE = 4 };
+enum Status {
+  OK = 0,
+  LAUNCH_ERROR = 1,
+  DEVICE_ASSERT = 2,
+  OUT_OF_BOUNDS = 3,
+  DATA_RACE = 4,
+  STOPPED = 5
+};
 
 struct Fiber {
 #if DETMODE_UCONTEXT
@@ -110,6 +117,7 @@ struct Watch {
   long long n_touched;  // more than the capacity: there was not enough
   int stopped;          // how often a block stopped midway
   u32 atomics;          // a bit for each AtomicKind that ran
+  volatile int stop;    // the launch is to end: its time is over (1), or Ctrl-C came (2)
 };
 
 struct Launch {

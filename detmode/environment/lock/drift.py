@@ -68,7 +68,7 @@ class DriftError(RuntimeError):
 def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
     """Return the differences of an environment from a lock: missing sections, other choices.
 
-    A lock without a section would let pass whatever is chosen there.
+    A lock without a section would allow any choice in it.
     """
     return (*_unlocked(locked, here), *drifts(locked, here))
 

@@ -20,6 +20,9 @@ from detmode.verify.certificates.certificate import Certificate, KernelVerdict, 
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "certify"]
 
+TIMEOUT = 120.0
+"""Seconds that one schedule may take, if nothing else is asked for."""
+
 Grid = int | Sequence[int] | Callable[[dict[str, Any]], Sequence[int]]
 
 
@@ -35,6 +38,7 @@ def certify(
     constants: Mapping[str, Any] | None = None,
     outputs: Sequence[str] = (),
     seed: int = 0,
+    timeout: float = TIMEOUT,
 ) -> Certificate:
     """Run a kernel under many orders of its blocks and threads, and say whether its bits vary.
 
@@ -62,24 +66,30 @@ def certify(
         outputs: CUDA C++ only: the names of arguments that the kernel writes whole. They are
             poisoned before each run, and an element that is not written is a fault.
         seed: of the shuffles.
+        timeout: the seconds that one schedule may take.
 
     Returns:
         A :class:`Certificate`: it prints as a table, and has JSON.
 
     Raises:
         TypeError, ValueError: an argument is wrong; the message says which.
+        TimeoutError: a schedule did not end in time; the message says which.
         detmode.cuda.CompileError: there is no C++ compiler, or the source uses something that the
             host runner does not have; the message names it.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
         raise ValueError(f"certify(): repeats must be an int of at least 2, but got {repeats!r}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise ValueError(f"certify(): timeout must be above 0 seconds, but got {timeout!r}")
     for_cuda = block is not None or entry is not None or shared_memory or constants or outputs
     if _is_operator(kernel):
         if grid is not None or for_cuda:
             raise TypeError("certify(): an operator takes its arguments alone, no grid")
         from detmode.verify.certificates import triton
 
-        return triton.certify_operator(kernel, arguments, repeats=repeats, seed=seed)
+        return triton.certify_operator(
+            kernel, arguments, repeats=repeats, seed=seed, timeout=timeout
+        )
     if grid is None:
         raise TypeError("certify(): a kernel needs grid=, the number of its blocks or programs")
     if _is_triton(kernel):
@@ -90,7 +100,9 @@ def certify(
             )
         from detmode.verify.certificates import triton
 
-        return triton.certify(kernel, arguments, repeats=repeats, grid=grid, seed=seed)
+        return triton.certify(
+            kernel, arguments, repeats=repeats, grid=grid, seed=seed, timeout=timeout
+        )
     from detmode.verify.certificates import cuda
 
     if callable(grid):
@@ -109,6 +121,7 @@ def certify(
             constants=constants or {},
             outputs=outputs,
             seed=seed,
+            timeout=timeout,
         )
 
 

@@ -18,6 +18,19 @@ from detmode.table.values import Value
 __all__ = ["Certificate", "KernelVerdict", "Variation", "first_variation"]
 
 
+PROGRAM_ORDER = "program order"
+"""The name of the first schedule."""
+
+
+def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
+    """Return the message about a schedule that has not ended in its time, in seconds."""
+    return (
+        f"certify(): {kernel} did not end in {timeout:g} seconds (schedule '{schedule}'): give "
+        "smaller arguments, or a longer timeout; if no time is enough, a thread waits for what "
+        "none does, or a loop has no end"
+    )
+
+
 class KernelVerdict(str, Enum):
     """A certificate's verdict, in one word or two."""
 

@@ -19,10 +19,12 @@ from detmode.cuda import host
 from detmode.cuda.host.foreign import ForeignSource
 from detmode.cuda.launch import checked_sizes
 from detmode.verify.certificates.certificate import (
+    PROGRAM_ORDER,
     Certificate,
     KernelVerdict,
     Variation,
     first_variation,
+    not_ended,
 )
 from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
 
@@ -67,10 +69,12 @@ def certify(
     constants: Mapping[str, Any],
     outputs: Sequence[str],
     seed: int,
+    timeout: float,
 ) -> Certificate:
     """Certify a kernel of CUDA C++; the arguments are those of :func:`detmode.certify`."""
     sizes = checked_sizes("certify", grid, block)
     launch = _Launch(_source(kernel, entry), arguments, sizes, shared_memory, constants, outputs)
+    launch.timeout = timeout
     search = _Search(launch, repeats, seed)
     verdict, variation, reason = search.verdict()
     ran = (name for bit, name in enumerate(_ATOMICS) if launch.atomics >> bit & 1)
@@ -150,6 +154,7 @@ class _Launch:
         self.source = source
         self.blocks = sizes[0][0] * sizes[0][1] * sizes[0][2]
         self.atomics = 0
+        self.timeout: float | None = None
         self._sizes = sizes
         self._shared_memory = shared_memory
         self._signature = source.signature(source.entry)
@@ -203,7 +208,9 @@ class _Launch:
 
         Raises:
             detmode.cuda.host.LaunchError: a fault.
+            TimeoutError: the launch did not end in time.
         """
+        watch.timeout = self.timeout
         tensors = self._copies()
         for name in self._outputs:
             _fill(tensors[name], fill)
@@ -219,6 +226,9 @@ class _Launch:
                     self._shared_memory,
                     watch,
                 )
+        except host.Stopped as error:
+            name = _schedule_name(watch, seed)
+            raise TimeoutError(not_ended(self.source.entry, name, self.timeout)) from error
         finally:
             self.atomics |= watch.atomics
         results = {
@@ -271,6 +281,12 @@ class _Launch:
         return f"{place} depends on what the outputs held before the launch"
 
 
+def _schedule_name(watch: host.Watch, seed: int | None) -> str:
+    if seed is not None:
+        return f"seed {seed}"
+    return f"blocks {_shown(watch.block_order)}" if watch.block_order else PROGRAM_ORDER
+
+
 def _fill(tensor: Tensor, fill: int) -> None:
     byte = _FILLS[fill] if tensor.dtype is not torch.bool else 1 - fill
     like = torch.full((tensor.itemsize,), byte, dtype=torch.uint8).view(tensor.dtype)
@@ -305,7 +321,7 @@ class _Search:
         return KernelVerdict.ORDER_INDEPENDENT, None, None
 
     def _variation(self) -> Variation | None:
-        name = "program order"
+        name = PROGRAM_ORDER
         watch = host.Watch(races=True, capacity=TOUCHED)
         first = self._launch.run(watch)
         self.runs += 1
@@ -337,7 +353,7 @@ class _Search:
             watch = host.Watch(races=False, order=order, capacity=TOUCHED)
             found = self._launch.run(watch)
             self.runs += 1
-            names = "program order", f"blocks {_shown(order)}"
+            names = PROGRAM_ORDER, f"blocks {_shown(order)}"
             variation = first_variation(names, first, found)
             if variation is not None:
                 return variation

@@ -25,6 +25,7 @@ def certify(
     repeats: int,
     grid: Any,
     seed: int,
+    timeout: float,
 ) -> Certificate:
     """Certify a kernel of ``triton.jit``; see :func:`detmode.certify` for the arguments."""
     function = kernel
@@ -43,11 +44,16 @@ def certify(
         arguments=dict(arguments),
         call=lambda copies: kernel[grid](**copies),
     )
-    return Examination(subject, repeats, seed).certificate()
+    return Examination(subject, repeats, seed, timeout).certificate()
 
 
 def certify_operator(
-    operator: Any, arguments: Mapping[str, Any] | Sequence[Any], *, repeats: int, seed: int
+    operator: Any,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    seed: int,
+    timeout: float,
 ) -> Certificate:
     """Certify an operator whose implementation launches kernels.
 
@@ -57,6 +63,7 @@ def certify_operator(
         arguments: of the operator, by name or in order.
         repeats: the number of schedules.
         seed: of the shuffles.
+        timeout: the seconds that one launch may take.
 
     Raises:
         ValueError: there is no such operator, or it launches no kernel of Triton's.
@@ -70,7 +77,7 @@ def certify_operator(
         arguments=dict(arguments),
         call=lambda copies: overload(**copies),
     )
-    return Examination(subject, repeats, seed).certificate()
+    return Examination(subject, repeats, seed, timeout).certificate()
 
 
 def _overload(operator: Any) -> torch._ops.OpOverload:

@@ -18,6 +18,7 @@ from detmode.verify.certificates.certificate import (
     KernelVerdict,
     Variation,
     first_variation,
+    not_ended,
 )
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
 from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_bytes
@@ -26,6 +27,7 @@ from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
 from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
 from detmode.verify.certificates.triton.schedules import (
+    OverdueError,
     Replayed,
     Schedule,
     Shuffled,
@@ -96,8 +98,8 @@ class _Found(Exception):  # noqa: N818 -- a verdict, no error
 class Examination:
     """The runs of one kernel or operator."""
 
-    def __init__(self, subject: Subject, repeats: int, seed: int) -> None:
-        self.subject, self.repeats, self.seed = subject, repeats, seed
+    def __init__(self, subject: Subject, repeats: int, seed: int, timeout: float) -> None:
+        self.subject, self.repeats, self.seed, self.timeout = subject, repeats, seed, timeout
         self.launches: list[InterpretedLaunch] = []
         self.schedules = 0
         self.all_orders = True
@@ -219,6 +221,7 @@ class Examination:
 
         Raises:
             _Found: a race, an access out of bounds or another fault.
+            TimeoutError: a launch did not end in time.
         """
         self.launches = []
         copies = Copies(self.subject.arguments)
@@ -229,7 +232,8 @@ class Examination:
         def start(
             function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]
         ) -> InterpretedLaunch:
-            self.launches.append(InterpretedLaunch(function, grid, schedule(len(self.launches))))
+            order = schedule(len(self.launches))
+            self.launches.append(InterpretedLaunch(function, grid, order, self.timeout))
             return self.launches[-1]
 
         def tune(tuner: Any, configs: list[Any]) -> Any:
@@ -245,6 +249,9 @@ class Examination:
                 raise
             place = f"{self.launches[-1].name}: {error} (schedule '{name}')"
             raise _Found(VERDICTS[type(error)], place) from error
+        except OverdueError as error:
+            message = not_ended(self.launches[-1].name, name, self.timeout)
+            raise TimeoutError(message) from error
         finally:
             touches = [touch for launch in self.launches for touch in launch.touches]
             self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}

@@ -24,11 +24,17 @@ class InterpretedLaunch:
         function: the kernel's Python function.
         grid: its programs.
         schedule: their order.
+        timeout: the seconds that they may take.
     """
 
     def __init__(
-        self, function: Callable[..., Any], grid: tuple[int, int, int], schedule: Schedule
+        self,
+        function: Callable[..., Any],
+        grid: tuple[int, int, int],
+        schedule: Schedule,
+        timeout: float,
     ) -> None:
+        self.timeout = timeout
         self.function, self.name, self.grid = function, function.__name__, grid
         self.memory, self.schedule = GuardedMemory(grid), schedule
         self.steps: list[Step] = []
@@ -43,7 +49,7 @@ class InterpretedLaunch:
 
         count = int(np.prod(self.grid))
         self.programs = Programs(count, body, place, self.schedule, self.steps)
-        self.programs.run()
+        self.programs.run(self.timeout)
         self.left = [buffer.bytes.tobytes() for buffer in self.memory.buffers]
 
     @property

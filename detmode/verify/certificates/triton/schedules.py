@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -16,12 +17,19 @@ from detmode.verify.certificates.triton.memory import Touch
 PATIENCE = 1000
 """Rounds in which all programs wait and none changes memory, before the launch is given up."""
 
+_GRACE = 1.0
+"""Seconds in which a program that makes accesses makes one."""
+
 LONG = 10_000
 """Accesses of a program without an atomic, after which another may run: it may be waiting."""
 
 
 class StuckError(Exception):
     """Every program waits for memory that none of them changes."""
+
+
+class OverdueError(Exception):
+    """The programs have not ended in their time."""
 
 
 @dataclass
@@ -128,18 +136,22 @@ class Programs:
         """Return the programs that can go on."""
         return frozenset(range(self.count)) - self.finished - self.blocked.keys()
 
-    def run(self) -> None:
-        """Run all programs to their ends; raises what the first one to fail raises."""
+    def run(self, timeout: float) -> None:
+        """Run all programs to their ends; raises what the first one to fail raises.
+
+        Raises:
+            OverdueError: they have not ended in so many seconds.
+        """
         try:
             self._go_on()
-            while not self._done.wait(1.0):
-                pass
+            if not self._done.wait(timeout):
+                raise OverdueError
         finally:
             self._stopped = True
             for turn in self._turns.values():
                 turn.release()
             for thread in self._threads:
-                thread.join()
+                _end(thread)
         if self._failure is not None:
             raise self._failure
 
@@ -223,6 +235,15 @@ class Programs:
             if not self._stopped:
                 self._failure = error
                 self._done.set()
+
+
+def _end(thread: threading.Thread) -> None:
+    """Wait for a thread that is to end at its next access; a loop without one is left."""
+    thread.join(_GRACE)
+    while thread.is_alive():
+        number, error = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_StoppedError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, error)
+        thread.join(_GRACE)
 
 
 class _StoppedError(BaseException):
