@@ -114,10 +114,13 @@ class Setting(Generic[T]):
         return self._lock.run(self._save_late)
 
     def _save_late(self) -> bool:
-        for block, value in self._open.items():
-            if value is None:
+        # The collector may end a block meanwhile.
+        for block, value in list(self._open.items()):
+            if value is None and block in self._open:
                 self._open[block] = self._read()
-        return any(not self._is_local() or block.thread == _get_thread() for block in self._open)
+        return any(
+            not self._is_local() or block.thread == _get_thread() for block in list(self._open)
+        )
 
     def _restore(self, block: Undo) -> None:
         if self._lock.run(self._leave_to_next, block):
@@ -148,7 +151,11 @@ class Setting(Generic[T]):
     def _put_back(self, block: Undo) -> None:
         # Another thread's block may have begun meanwhile.
         if not self._leave_to_next(block):
-            self._set(self._open[block])
+            restore = functools.partial(self._set, self._open[block])
+            if self._is_local():
+                block.run_in_thread(restore)
+            else:
+                restore()
             del self._open[block]
 
     def _undisturbed(self, value: T) -> AbstractContextManager[None]:

@@ -52,7 +52,7 @@ def call_natively(
         return result
     benchmark = holding(CUDNN_BENCHMARK, False) if _get_benchmark() else nullcontext()
     with deterministic_flag(True), benchmark:
-        return (native_calls.own.token, function(*args, **kwargs))[1]
+        return native_calls.run(function, *args, **kwargs)
 
 
 def call_if_settled(
@@ -72,10 +72,13 @@ def call_if_settled(
         return UNSETTLED
     # What is held is asked for in the call: another thread's that needs the flag off finds this one
     # in progress, and waits.
-    return (
-        native_calls.own.token,
-        UNSETTLED if FLAG._active or FLAG._waiting else function(*args, **kwargs),
-    )[1]
+    return native_calls.run(_unless_held, function, args, kwargs)
+
+
+def _unless_held(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return UNSETTLED if FLAG._active or FLAG._waiting else function(*args, **kwargs)
 
 
 def _inductor_config() -> Any:

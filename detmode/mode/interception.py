@@ -248,7 +248,7 @@ class Interception(CompiledInside):
             decision = self._count_varying(call, decision)
         if self.lists:
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
-            return (own_calls.own.token, self.perform(call, decision))[1]
+            return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
     def _decide(

@@ -27,6 +27,12 @@ def levels_here() -> list[DeterministicMode]:
     return levels
 
 
+def open_levels() -> list[DeterministicMode]:
+    """Return the levels of the current thread, or of the one whose backward this is."""
+    levels: list[DeterministicMode] | None = carried(_LEVELS)
+    return levels or []
+
+
 def innermost() -> DeterministicMode | None:
     """Return the innermost level of the current thread, or of the one whose backward this is."""
     levels: list[DeterministicMode] | None = carried(_LEVELS)
