@@ -40,6 +40,7 @@ class Profile:
         thorough: whether tests marked ``thorough`` run.
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
         signals: the number of them that strike at any moment.
+        locked: seconds for which signals strike a lock.
         stress: seconds for which threads, forks and signals contend.
     """
 
@@ -55,6 +56,7 @@ class Profile:
     thorough: bool = True
     interrupted_lines: int = 1
     signals: int = 2000
+    locked: int = 4
     stress: int = 4
 
     def schedules_in(self, dtype: torch.dtype) -> int:
@@ -74,6 +76,7 @@ PROFILES = {
         thorough=False,
         interrupted_lines=5,
         signals=300,
+        locked=1,
         stress=1,
     ),
     "thorough": Profile(examples=30, schedules=20, other_schedules=20, architectures=1),
@@ -84,6 +87,7 @@ PROFILES = {
         operator_samples=ALL,
         operator_dtypes=ALL,
         sanitized=(),
+        locked=60,
         stress=120,
     ),
 }

@@ -28,7 +28,7 @@ R = TypeVar("R")
 _get_thread = threading.get_ident
 
 
-class _Reentrant(_thread.RLock):
+class _Reentrant(_thread.RLock):  # type: ignore[misc]  # final in its stubs alone
     """A lock that is acquired and released by reading an attribute, which is no call."""
 
     __slots__ = ()
@@ -122,6 +122,22 @@ class Undo:
             step()
         else:
             self._left.append(step)
+
+    def around(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Call ``function(*args, **kwargs)`` inside the block of a subclass: sooner than ``with``.
+
+        It ends with the call, whoever refers to its objects.
+        """
+        # Twice: an interrupt may strike at the start of the first.
+        try:
+            try:
+                self.__enter__()  # type: ignore[attr-defined]  # a subclass that is a block has it
+                return function(*args, **kwargs)
+            finally:
+                self.run()
+        finally:
+            if not self.is_done:
+                self.run()
 
     @property
     def is_here(self) -> bool:
@@ -276,16 +292,20 @@ class _Own(threading.local):
 
 
 class Calls:
-    """Calls in progress, in all threads."""
+    """Calls in progress, in all threads.
+
+    Attributes:
+        own: has the ``progress`` of the current thread.
+    """
 
     def __init__(self) -> None:
         self._threads: weakref.WeakValueDictionary[int, _Progress] = weakref.WeakValueDictionary()
-        self._own = _Own(self._threads)
+        self.own = _Own(self._threads)
         _registries.add(self)
 
-    def run(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+    def run(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Call ``function(*args, **kwargs)``, and return its result."""
-        progress = self._own.progress
+        progress = self.own.progress
         depth = progress.depth
         # Twice: a debugger may raise at the line of the first.
         try:
@@ -299,24 +319,24 @@ class Calls:
 
     def count(self, block: Undo) -> None:
         """Count a block as a call of this thread until it is undone."""
-        blocks = self._own.progress.blocks
+        blocks = self.own.progress.blocks
         block.note(functools.partial(blocks.discard, block))
         blocks.add(block)
 
     def here(self) -> bool:
         """Return whether the current thread is in one of the calls."""
-        return not self._own.progress.is_idle()
+        return not self.own.progress.is_idle()
 
     def elsewhere(self) -> bool:
         """Return whether another thread is in one of the calls."""
         threads = (reference() for reference in self._threads.valuerefs())
-        mine = self._own.progress
+        mine = self.own.progress
         return any(each is not mine and not each.is_idle() for each in filter(None, threads))
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.
         self._threads.clear()
-        self._threads[_get_thread()] = self._own.progress
+        self._threads[_get_thread()] = self.own.progress
 
 
 _locks: weakref.WeakSet[Lock] = weakref.WeakSet()

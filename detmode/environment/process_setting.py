@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -94,8 +93,7 @@ class Setting(Generic[T]):
     def choose(self, value: T, undo: Undo) -> None:
         """Set ``value`` until ``undo`` runs."""
         self.save(undo)
-        with self._undisturbed(value):
-            self._lock.run(self._set, value)
+        self._undisturbed(value, self._set, value)
 
     def save(self, undo: Undo) -> None:
         """Remember the value until ``undo`` restores it."""
@@ -126,8 +124,7 @@ class Setting(Generic[T]):
         if self._lock.run(self._leave_to_next, block):
             return
         try:
-            with self._undisturbed(self._open[block]):
-                self._lock.run(self._put_back, block)
+            self._undisturbed(self._open[block], self._put_back, block)
         except Exception as error:
             # The user's settings are restored even if another call keeps running, or the program
             # has replaced the clock, and it fails.
@@ -158,9 +155,12 @@ class Setting(Generic[T]):
                 restore()
             del self._open[block]
 
-    def _undisturbed(self, value: T) -> AbstractContextManager[None]:
-        """Wait, so that changing to ``value`` in the block disturbs no other thread's call."""
-        return nullcontext() if self._needed is None else holding(self, value)
+    def _undisturbed(self, value: T, section: Callable[..., None], *args: Any) -> None:
+        """Wait, so that changing to ``value`` in the section disturbs no other thread's call."""
+        if self._needed is None:
+            self._lock.run(section, *args)
+        else:
+            holding(self, value).around(self._lock.run, section, *args)
 
     def _set(self, value: T) -> None:
         if self._active:
@@ -245,13 +245,20 @@ class holding(Undo, Generic[T]):
         self.value = value
 
     def __enter__(self) -> None:
+        try:
+            self._wait()
+        except BaseException:
+            # Others wait for those that have waited longer.
+            self.run()
+            raise
+
+    def _wait(self) -> None:
         setting = self._setting
         if setting._lock.run(setting._take, self):
             return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
-                self.run()
                 raise ConflictError(
                     f"{setting.name} belongs to the process, and calls of two threads need "
                     "different values at the same time: this call has waited for the other for "

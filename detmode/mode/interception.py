@@ -323,8 +323,7 @@ class Interception(CompiledInside):
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.
-                with deterministic_flag(False):
-                    return call.run()
+                return deterministic_flag(False).around(call.run)
 
     def _tell(self, call: Call, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""
