@@ -262,11 +262,11 @@ def undone_at_end(block: object, undo: Undo) -> Undo:
 
 
 class _Progress:
-    """What a thread is in the middle of.
+    """The calls of a thread that are in progress.
 
     Attributes:
         depth: the number of calls, one within another.
-        blocks: those that count as calls.
+        blocks: the blocks that count as calls.
     """
 
     __slots__ = ("__weakref__", "blocks", "depth")

@@ -184,7 +184,7 @@ async def waits_and_yields():
     ],
 )
 def test_decorator_refuses(mode, decorated, text):
-    """What would run outside the region, or cannot run, is refused with a TypeError."""
+    """A coroutine function, or what is no function, is a TypeError."""
     with pytest.raises(TypeError, match=rf"^allow\(\) {text}"):
         allow("aten::put")(decorated)
     with mode(), pytest.raises(RuntimeError, match="put_"):

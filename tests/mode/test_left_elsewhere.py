@@ -57,7 +57,7 @@ def by_hand(block):
 
 @pytest.mark.parametrize("generator", [stepped, in_an_exit_stack, by_hand])
 def test_a_generator_that_a_pool_steps(block, pool, generator):
-    """What it has set is restored, and it says that it has ended in another thread."""
+    """Its end restores what it had set, and says that it is in another thread."""
     before = state()
     steps = generator(block)
     pool(next, steps)
