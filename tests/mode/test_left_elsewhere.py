@@ -10,10 +10,11 @@ from interrupted import state
 from programs import actions, cumsum, put
 from torch.utils import _python_dispatch as dispatch
 
-from detmode import allow
+from detmode import allow, record
 from detmode.cuda import host
 from detmode.environment.dispatch import without_modes
 from detmode.mode.deterministic_mode import current_mode
+from detmode.runs.trace_file import Reader
 
 SAID = "a block was entered in one thread and left in another"
 
@@ -112,6 +113,28 @@ def test_a_generator_that_ends_early(block, pool, end, monkeypatch):
         gc.collect()
         assert re.search(SAID, *told)
     assert state() == before
+
+
+def test_a_recording(pool, tmp_path):
+    """A recording is complete, and its thread's later calls go on unrecorded."""
+    before, recording = state(), record(tmp_path / "trace")
+    steps = stepped(recording)
+    pool(next, steps)
+    pool(cumsum)
+    with pytest.raises(RuntimeError, match=f"record: {SAID}"):
+        next(steps)
+    assert state() == before
+    pool(cumsum)
+    reader = Reader(tmp_path / "trace")
+    names = [call.overload for call in reader.calls()]
+    assert (names.count("aten::cumsum.default"), reader.complete) == (1, True)
+
+    def again():
+        with record(tmp_path / "again"):
+            cumsum()
+
+    pool(again)
+    assert pool(state) == before
 
 
 def test_an_error_goes_on(block, pool):
