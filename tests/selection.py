@@ -40,6 +40,7 @@ class Profile:
         thorough: whether tests marked ``thorough`` run.
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
         signals: the number of them that strike at any moment.
+        locked: seconds for which signals strike a lock.
         stress: seconds for which threads, forks and signals contend.
         beside: seconds for which threads recheck, record, warn and draw.
     """
@@ -56,6 +57,7 @@ class Profile:
     thorough: bool = True
     interrupted_lines: int = 1
     signals: int = 2000
+    locked: int = 4
     stress: int = 4
     beside: int = 10
 
@@ -76,6 +78,7 @@ PROFILES = {
         thorough=False,
         interrupted_lines=5,
         signals=300,
+        locked=1,
         stress=1,
         beside=2,
     ),
@@ -87,6 +90,7 @@ PROFILES = {
         operator_samples=ALL,
         operator_dtypes=ALL,
         sanitized=(),
+        locked=60,
         stress=120,
         beside=120,
     ),

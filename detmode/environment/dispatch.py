@@ -63,24 +63,17 @@ def carried(key: str) -> Any:
     return torch._C._get_obj_in_tls(key) if torch._C._is_key_in_tls(key) else None
 
 
-class without_modes:
+class without_modes(Undo):
     """Turn off, for this thread, all that intercepts calls: dispatch modes and kernels."""
 
-    __slots__ = ("_held", "_off")
-
     def __enter__(self) -> None:
-        # Both are dropped at the end, however the block ends.
-        self._held = own_calls.own.token
-        self._off: AbstractContextManager[object] | None = None
+        own_calls.count(self)
         # A call that a mode receives mostly has no other mode left, and PyTorch's block takes 5 us.
         if _count_modes() or _count_early_modes():
-            self._off = _disable_current_modes()
-            self._off.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        if self._off is not None:
-            self._off.__exit__(*error)
-        del self._held
+            off = _disable_current_modes()
+            # Unlike its __exit__, this may run twice, or without its block.
+            self.note(off.gen.close)
+            off.__enter__()
 
 
 class CompiledInside(TorchDispatchMode):

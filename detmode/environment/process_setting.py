@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -94,8 +93,7 @@ class Setting(Generic[T]):
     def choose(self, value: T, undo: Undo) -> None:
         """Set ``value`` until ``undo`` runs."""
         self.save(undo)
-        with self._undisturbed(value):
-            self._lock.run(self._set, value)
+        self._undisturbed(value, self._set, value)
 
     def save(self, undo: Undo) -> None:
         """Remember the value until ``undo`` restores it."""
@@ -114,17 +112,19 @@ class Setting(Generic[T]):
         return self._lock.run(self._save_late)
 
     def _save_late(self) -> bool:
-        for block, value in self._open.items():
-            if value is None:
+        # The collector may end a block meanwhile.
+        for block, value in list(self._open.items()):
+            if value is None and block in self._open:
                 self._open[block] = self._read()
-        return any(not self._is_local() or block.thread == _get_thread() for block in self._open)
+        return any(
+            not self._is_local() or block.thread == _get_thread() for block in list(self._open)
+        )
 
     def _restore(self, block: Undo) -> None:
         if self._lock.run(self._leave_to_next, block):
             return
         try:
-            with self._undisturbed(self._open[block]):
-                self._lock.run(self._put_back, block)
+            self._undisturbed(self._open[block], self._put_back, block)
         except Exception as error:
             # The user's settings are restored even if another call keeps running, or the program
             # has replaced the clock, and it fails.
@@ -148,12 +148,19 @@ class Setting(Generic[T]):
     def _put_back(self, block: Undo) -> None:
         # Another thread's block may have begun meanwhile.
         if not self._leave_to_next(block):
-            self._set(self._open[block])
+            restore = functools.partial(self._set, self._open[block])
+            if self._is_local():
+                block.run_in_thread(restore)
+            else:
+                restore()
             del self._open[block]
 
-    def _undisturbed(self, value: T) -> AbstractContextManager[None]:
-        """Wait, so that changing to ``value`` in the block disturbs no other thread's call."""
-        return nullcontext() if self._needed is None else holding(self, value)
+    def _undisturbed(self, value: T, section: Callable[..., None], *args: Any) -> None:
+        """Wait, so that changing to ``value`` in the section disturbs no other thread's call."""
+        if self._needed is None:
+            self._lock.run(section, *args)
+        else:
+            holding(self, value).around(self._lock.run, section, *args)
 
     def _set(self, value: T) -> None:
         if self._active:
@@ -238,13 +245,20 @@ class holding(Undo, Generic[T]):
         self.value = value
 
     def __enter__(self) -> None:
+        try:
+            self._wait()
+        except BaseException:
+            # Others wait for those that have waited longer.
+            self.run()
+            raise
+
+    def _wait(self) -> None:
         setting = self._setting
         if setting._lock.run(setting._take, self):
             return
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
-                self.run()
                 raise ConflictError(
                     f"{setting.name} belongs to the process, and calls of two threads need "
                     "different values at the same time: this call has waited for the other for "

@@ -45,7 +45,7 @@ def follow_threads(follower: Follower, undo: Undo) -> None:
 
     Also in those that such a thread starts. Each leaves it when it ends, be it after the block.
     """
-    undo.note(functools.partial(_forget, follower))
+    undo.note(functools.partial(undo.run_in_thread, functools.partial(_forget, follower)))
     _local.followers = (*_local.followers, follower)
     _start.until(undo)
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+import functools
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any, TypeVar
 
-from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.cuda.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.environment.dispatch import untraced
+from detmode.mode.decorator import decorated
 from detmode.mode.options import operator_names
 from detmode.sites.forward_memory import forward_memory
 from detmode.table.names import Operator
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-class allow(ContextDecorator):
+
+class allow:
     """Run the named operators inside a block as PyTorch runs them without its flag.
 
     So do their backward operators when backward runs later, outside the block; they are recognised
     by the sequence numbers of autograd nodes. A re-entrant context manager and decorator, which
-    affects only the thread that enters it.
+    affects only the thread that enters it. A generator function that it decorates is in the block
+    while it runs, and outside while it waits.
 
     Args:
         operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),
@@ -25,7 +31,8 @@ class allow(ContextDecorator):
             overloads themselves (``torch.ops.aten.histc``).
 
     Raises:
-        TypeError: an operator is none of these, or none is given.
+        TypeError: an operator is none of these, or none is given; or a coroutine function is to be
+            decorated.
         ValueError: a name has no namespace, or no loaded library has such an operator.
     """
 
@@ -34,13 +41,17 @@ class allow(ContextDecorator):
         if not operators:
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
         self._operators = operator_names("allow()", operators)
+        self._entered: list[Undo] = []
 
     def __repr__(self) -> str:
         return f"allow({', '.join(map(repr, self._operators))})"
 
     @untraced
     def __enter__(self) -> allow:
-        forward_memory().open_region(self, self._operators, undone_at_end(self, Undo()))
+        undo = undone_at_end(self, Undo())
+        undo.note(functools.partial(_discard, self._entered, undo))
+        self._entered.append(undo)
+        forward_memory().open_region(self._operators, undo)
         return self
 
     @untraced
@@ -49,7 +60,21 @@ class allow(ContextDecorator):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
+        undo: Undo | None = None,
     ) -> None:
-        forward_memory().close_region(self)
+        undo = undo or undo_to_run(self._entered)
+        if undo is None:
+            raise RuntimeError("allow(): this thread leaves a region that it has not entered")
+        undo.run()
+        tell_if_elsewhere(undo, "allow()", error)
 
     __exit__ = leaving(_exit)
+
+    def __call__(self, function: F) -> F:
+        """Decorate ``function``: each of its calls runs inside the region."""
+        return decorated(self, "allow()", function)
+
+
+def _discard(entered: list[Undo], undo: Undo) -> None:
+    if undo in entered:
+        entered.remove(undo)

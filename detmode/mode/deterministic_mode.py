@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,11 +15,10 @@ import torch
 import wrapt
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._contextlib import context_decorator
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda
-from detmode.cuda.undo import Undo, leaving, undone_at_end
+from detmode.cuda.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import untraced
 from detmode.environment.known import Value
@@ -28,12 +26,13 @@ from detmode.environment.settings import choose_for_block
 from detmode.environment.threads import follow_threads
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
+from detmode.mode.decorator import decorated
 from detmode.mode.detours import Detours
 from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception
-from detmode.mode.levels import innermost, levels_here
+from detmode.mode.levels import innermost, levels_here, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.substitution import validations
@@ -242,7 +241,8 @@ class DeterministicMode(Interception):
         follow_threads(follower, undo)
         # What its own entering has remembered, to restore what choose_for_block restores.
         undo.note(functools.partial(TorchDispatchMode.__init__, level))
-        undo.note(functools.partial(take_off, level, []))
+        off = functools.partial(take_off, level, [])
+        undo.note(functools.partial(undo.run_in_thread, off))
         TorchDispatchMode.__enter__(level)
 
     def become_innermost(self, undo: Undo) -> None:
@@ -300,43 +300,26 @@ class DeterministicMode(Interception):
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
+        undo: Undo | None = None,
     ) -> None:
-        for undo in reversed(self._entered):
-            if undo.thread == threading.get_ident():
-                undo.run()
-                explanation = messages.explanation_of(error)
-                if self.rechecked is not None:
-                    self.rechecked.compare(error)
-                if explanation is not None:
-                    raise RuntimeError(explanation) from error
-                return
-        raise RuntimeError("DeterministicMode: this thread leaves a mode that it has not entered")
+        undo = undo or undo_to_run(self._entered)
+        if undo is None:
+            raise RuntimeError(
+                "DeterministicMode: this thread leaves a mode that it has not entered"
+            )
+        undo.run()
+        explanation = messages.explanation_of(error)
+        if self.rechecked is not None:
+            self.rechecked.compare(error)
+        if explanation is not None:
+            raise RuntimeError(explanation) from error
+        tell_if_elsewhere(undo, "DeterministicMode", error)
 
     __exit__ = leaving(_exit)
 
     def __call__(self, function: F) -> F:
         """Decorate ``function``: each of its calls runs inside the mode."""
-        if not callable(function):
-            raise TypeError(
-                f"DeterministicMode decorates a function, got {type(function).__name__}"
-            )
-
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                "DeterministicMode cannot decorate a coroutine function: other tasks would run "
-                "inside its block; write 'with' around what does not await"
-            )
-        if inspect.isgeneratorfunction(function):
-            # As torch.no_grad does: inside while the generator runs, outside while it waits.
-            # PyTorch's helper has no types.
-            return context_decorator(lambda: self, function)  # type: ignore[no-any-return]
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return wrapper  # type: ignore[return-value]  # a wrapper has the wrapped one's type
+        return decorated(self, "DeterministicMode", function)
 
     @property
     def is_entered(self) -> bool:
@@ -425,8 +408,9 @@ def current_mode() -> DeterministicMode | None:
     """Return the innermost mode that acts in this thread, or in this autograd thread."""
     if (level := listed.acting()) is not None:
         return level
+    entered = open_levels()
     for mode in reversed(_get_current_dispatch_mode_stack()):
-        if isinstance(mode, DeterministicMode):
+        if isinstance(mode, DeterministicMode) and mode in entered:
             return mode
     return None
 
@@ -477,5 +461,7 @@ def _discard(entries: list[Any], entry: object) -> None:
 
 def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
     _discard(stack, level)
+    # Its thread may have yet to take it off the stack, if another one has left it.
+    level._innermost = False
     if stack:
         stack[-1]._innermost = True

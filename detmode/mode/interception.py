@@ -260,7 +260,7 @@ class Interception(CompiledInside):
             decision = self._count_varying(call, decision)
         if self.lists:
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
-            return (own_calls.own.token, self.perform(call, decision))[1]
+            return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
     def _decide(
@@ -335,8 +335,7 @@ class Interception(CompiledInside):
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.
-                with deterministic_flag(False):
-                    return call.run()
+                return deterministic_flag(False).around(call.run)
 
     def _tell(self, call: Call, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from detmode.environment.dispatch import carry
+from detmode.environment.dispatch import carried, carry
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
@@ -30,8 +30,14 @@ def levels_here() -> list[DeterministicMode]:
     return levels
 
 
+def open_levels() -> list[DeterministicMode]:
+    """Return the levels of the current thread, or of the one whose backward this is."""
+    levels: list[DeterministicMode] | None = carried(_LEVELS)
+    return levels or []
+
+
 def innermost() -> DeterministicMode | None:
     """Return the innermost level of the current thread, or of the one whose backward this is."""
-    # As carried does, without its call: each listed call asks.
+    # As open_levels does, without its calls: each listed call asks.
     levels: list[DeterministicMode] = _get(_LEVELS) if _is_kept(_LEVELS) else []
     return levels[-1] if levels else None

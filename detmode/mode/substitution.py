@@ -85,7 +85,7 @@ def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
 
 def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:
     try:
-        (validations.own.token, func(**metas))
+        validations.run(func, **metas)
     except RuntimeError as error:
         if "does not have a deterministic implementation" not in str(error):
             raise

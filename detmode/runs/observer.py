@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.cuda.undo import Undo
+from detmode.cuda.undo import Undo, tell_if_elsewhere
 from detmode.environment.callbacks import callbacks_at_once
 from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
+from detmode.environment.settings import IN_MODES
 from detmode.environment.threads import follow_threads
+from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.mode.other_threads import Witness
 from detmode.mode.repetition.tensors import is_foreign
@@ -40,7 +42,7 @@ class RunObserver(Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._blocks: list[ExitStack] = []
+        self._blocks: list[Undo] = []
         self.other_threads = Witness(_name_of, beside_modes=True)
         """The calls of threads that the block's thread starts, which are not observed."""
 
@@ -51,25 +53,33 @@ class RunObserver(Observer):
         self._functions: dict[str, str] = {}
         graphs.watch()
         undo = Undo()
-        self._blocks.append(ExitStack())
-        self._blocks[-1].enter_context(compiled_as_outside())
-        self._blocks[-1].callback(undo.run)
+        self._blocks.append(undo)
+        compiled = ExitStack()
+        undo.note(functools.partial(undo.run_in_thread, compiled.close))
+        compiled.enter_context(compiled_as_outside())
         callbacks_at_once(undo)
         follow_threads(self.other_threads.in_this_thread, undo)
+        IN_MODES.save(undo)
+        # What its own entering has remembered, to restore what IN_MODES restores.
+        undo.note(functools.partial(TorchDispatchMode.__init__, self))
+        off = functools.partial(take_off, self, [])
+        undo.note(functools.partial(undo.run_in_thread, off))
         TorchDispatchMode.__enter__(self)
         return self
 
     @untraced
-    def __exit__(self, *error: Any) -> None:
-        self._blocks.pop().close()
-        TorchDispatchMode.__exit__(self, *error)
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        undo = self._blocks.pop()
+        undo.run()
+        tell_if_elsewhere(undo, type(self).__name__, error)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         resolve_views()
-        if self._thread.is_inside:
+        # The thread of a block that another one has left has yet to take the mode off.
+        if self._thread.is_inside or not self._blocks:
             return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
             self._meet_higher_order(func)
@@ -90,6 +100,7 @@ class RunObserver(Observer):
         """Observe one call; of a twin, as one of its original. See :class:`Observer`."""
         if (
             self._thread.is_inside
+            or not self._blocks
             or graphs.is_compilers_own(func)
             or is_wrapper(func)
             or is_propagation()

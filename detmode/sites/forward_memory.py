@@ -11,9 +11,10 @@ import functools
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -37,6 +38,8 @@ T = TypeVar("T")
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _get_frame = sys._getframe
 _current_node = torch._C._current_autograd_node
+_FunctionBase = torch._C._FunctionBase
+_APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
 _COPY_SLICES = "CopySlices"
 _NOTES = 1 << 16
 _INTERVALS = 1 << 12
@@ -48,13 +51,11 @@ class Region:
     """An open ``allow`` region.
 
     Args:
-        block: the block that was entered.
         patterns: the operators that are allowed.
         start: the number that the first autograd node made in it would have.
         undo: ends it.
     """
 
-    block: object
     patterns: tuple[str, ...]
     start: int
     undo: Undo
@@ -115,30 +116,19 @@ class ForwardMemory:
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
-    def open_region(self, block: object, patterns: tuple[str, ...], undo: Undo) -> None:
+    def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
-        region = Region(block, patterns, _get_sequence_nr(), undo)
-        undo.note(functools.partial(self._remember, region))
+        region = Region(patterns, _get_sequence_nr(), undo)
+        undo.note(functools.partial(self._close, region))
         self.had_regions = True
         self._active.append(region)
 
-    def close_region(self, block: object) -> None:
-        """Close the innermost open region of ``block``; the nodes made in it are remembered.
-
-        Raises:
-            RuntimeError: this thread has none.
-        """
-        for region in reversed(self._active):
-            if region.block is block:
-                region.undo.run()
-                return
-        raise RuntimeError("allow(): this thread leaves a region that it has not entered")
-
-    def _remember(self, region: Region) -> None:
+    def _close(self, region: Region) -> None:
         if region not in self._active:
             return
         end = _get_sequence_nr()
-        if end > region.start:
+        # Another thread, which may end the block, counts other nodes.
+        if end > region.start and region.undo.is_here:
             self._past.append((end, region.start, region.patterns))
         if len(self._past) > _INTERVALS:
             # What is forgotten is refused again: the safe side.
@@ -219,8 +209,7 @@ class ForwardMemory:
                 for patterns in (notes[0].allowed if notes else ())
                 if all(patterns in note.allowed for note in notes)
             ]
-            if not self._notes.foreign:
-                allowed += self._allowed_in(node._sequence_nr())
+            allowed += self._allowed_around(node)
         note = Note(call.site, call.overload.names, tuple(dict.fromkeys(allowed)))
         self._notes.keep(number, note)
 
@@ -286,8 +275,7 @@ class ForwardMemory:
             return False
         if call.notes is None:
             call.notes = self._notes_of(node)
-        # Where numbers repeat, a past region holds only for nodes that have a note of their own.
-        past = [] if self._notes.foreign else self._allowed_in(node._sequence_nr())
+        past = self._allowed_around(node)
         if not call.notes:
             # torch.func hides which calls make a node; the backward's name tells the forward's.
             names += tuple(
@@ -298,12 +286,32 @@ class ForwardMemory:
             return True
         return matches(names, chain(*past))
 
+    def _allowed_around(self, node: torch.autograd.graph.Node) -> list[tuple[str, ...]]:
+        """Return the patterns of the past regions that hold for the calls in a node's backward.
+
+        So do those of the nodes around it: a re-entrant checkpoint makes others, and runs them.
+        """
+        # Where numbers repeat, a past region holds only for nodes that have a note of their own.
+        if self._notes.foreign:
+            return []
+        nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
+        return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
+
     def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
         """Return the patterns of the past regions in which the node was made."""
         position = bisect_right(self._past, sequence_number, key=lambda region: region[0])
         return [
             patterns for _, start, patterns in self._past[position:] if start <= sequence_number
         ]
+
+
+def _nodes_around() -> Iterator[torch.autograd.graph.Node]:
+    """Return the nodes of autograd functions in whose backward, written in Python, this is."""
+    frame: FrameType | None = _get_frame(1)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            yield frame.f_locals["self"]
+        frame = frame.f_back
 
 
 @functools.lru_cache(_NAMES)

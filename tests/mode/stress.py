@@ -1,10 +1,13 @@
 """Threads of modes with different options, forks and signals among them; nothing may be left.
 
+Generators end their blocks in other threads meanwhile, and a thread keeps lists of all objects.
+
 As a program: for as many seconds as its argument says.
 """
 
 import collections
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -12,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import interrupted
 import torch
@@ -94,6 +97,41 @@ def simulated() -> None:
     counts["simulated"] += 1
 
 
+def passed_on() -> Iterator[None]:
+    """A block that is entered in one thread, and left in whichever takes it next."""
+    options = {"rules": RULES, "fill_uninitialized_memory": random.choice((True, None))}
+    blocks = (DeterministicMode(**options), DeterministicMode(True, **options), allow("aten::put"))
+    with random.choice(blocks):
+        yield
+
+
+waiting: list[Iterator[None]] = []
+"""Generators in their blocks."""
+
+
+def stepping() -> None:
+    """Generators go round between threads."""
+    generator = passed_on()
+    next(generator)
+    waiting.append(generator)
+    time.sleep(0)
+    try:
+        next(waiting.pop(0), None)
+    except RuntimeError as error:
+        if "left in another" not in str(error):
+            raise
+        counts["left elsewhere"] += 1
+    except IndexError:
+        return  # another thread has taken it
+
+
+def profiling() -> None:
+    """A memory profiler's part: other references to each object, for a while."""
+    counts["objects"] = len(objects := gc.get_objects())
+    time.sleep(random.uniform(0, 0.05))
+    del objects
+
+
 BLOCKS = [warn_only, allowing]
 if cuda.unavailable("cpu") is None:
     BLOCKS.append(simulated)
@@ -101,11 +139,13 @@ if cuda.unavailable("cpu") is None:
 
 def until_over(*blocks: Callable[[], None]) -> None:
     """One thread's part."""
-    try:
-        while not over.is_set():
+    while not over.is_set():
+        try:
             random.choice(blocks)()
-    except BaseException as error:
-        faults.append(f"{threading.current_thread().name}: {type(error).__name__}: {error}")
+        except BaseException as error:
+            # Python's own: a list of all objects has the tuple that tuple() is about to shorten.
+            if not (isinstance(error, SystemError) and "bad argument to internal" in str(error)):
+                faults.append(f"{threading.current_thread().name}: {type(error).__name__}: {error}")
 
 
 def fork() -> None:
@@ -140,6 +180,8 @@ def main(seconds: float) -> list[str]:
     threads += [
         threading.Thread(target=until_over, args=BLOCKS, name=f"lenient {i}") for i in range(4)
     ]
+    threads += [threading.Thread(target=until_over, args=(stepping,)) for _ in range(2)]
+    threads.append(threading.Thread(target=until_over, args=(profiling,)))
     for thread in threads:
         thread.start()
     signal.signal(signal.SIGALRM, interrupted.interrupt)
@@ -158,6 +200,11 @@ def main(seconds: float) -> list[str]:
         thread.join(60)
         if thread.is_alive():
             faults.append(f"{thread.name} hangs")
+    for generator in waiting:
+        with contextlib.suppress(RuntimeError):
+            generator.close()
+    # What other threads have left to this one, it undoes before its next block.
+    warn_only()
     if left := interrupted.left_since(clean):
         faults.append(f"left: {left}")
     return list(dict.fromkeys(faults))

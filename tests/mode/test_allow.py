@@ -8,6 +8,7 @@ from programs import Other, actions, enlarged, histc, image, in_another_thread, 
 from torch.utils.checkpoint import checkpoint
 
 from detmode import allow
+from detmode.sites.forward_memory import forward_memory
 
 FORWARD = "aten::upsample_bicubic2d"
 BACKWARD = "aten::upsample_bicubic2d_backward"
@@ -145,6 +146,51 @@ def test_decorator(mode):
     assert [action for _, action, _ in actions(made)] == ["allow"]
 
 
+def test_decorated_generator(mode):
+    """Of a generator it holds while that runs, and not while it waits."""
+
+    @allow("aten::put")
+    def generator(first):
+        second = yield put(), first
+        yield put(), second
+
+    with mode():
+        steps = generator(1)
+        assert next(steps)[1] == 1
+        with pytest.raises(RuntimeError, match="put_"):
+            put()
+        assert steps.send(2)[1] == 2
+        steps.close()
+        with pytest.raises(RuntimeError, match="put_"):
+            put()
+    assert generator.__name__ == "generator"
+
+
+async def waits():
+    """Across an ``await`` other tasks would run inside the region."""
+
+
+async def waits_and_yields():
+    """So they would here."""
+    yield
+
+
+@pytest.mark.parametrize(
+    ("decorated", "text"),
+    [
+        (waits, "cannot decorate a coroutine function"),
+        (waits_and_yields, "cannot decorate a coroutine function"),
+        (3, "decorates a function, got int"),
+    ],
+)
+def test_decorator_refuses(mode, decorated, text):
+    """A coroutine function, or what is no function, is a TypeError."""
+    with pytest.raises(TypeError, match=rf"^allow\(\) {text}"):
+        allow("aten::put")(decorated)
+    with mode(), pytest.raises(RuntimeError, match="put_"):
+        put()
+
+
 def test_decorator_in_two_threads(mode):
     """One decorated function in two threads: each has its own region."""
 
@@ -212,6 +258,29 @@ def test_checkpoint(mode, around, inside, use_reentrant, line):
     assert [record.site] == line(function)
 
 
+# Forward makes no graph inside the outer checkpoint, of which PyTorch warns.
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("exempt", [True, False])
+@pytest.mark.parametrize("depth", [2, 3])
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpoints_inside_a_checkpoint(mode, use_reentrant, depth, exempt):
+    """The exemption holds however deep recomputation is nested; a call outside it is refused."""
+
+    def nested(t, depth=depth):
+        t = t * 2
+        return checkpoint(nested, t, depth - 1, use_reentrant=use_reentrant) if depth else up(t)
+
+    with mode() as made:
+        with allow(FORWARD) if exempt else nullcontext():
+            y = checkpoint(nested, image(), use_reentrant=use_reentrant)
+        with nullcontext() if exempt else pytest.raises(RuntimeError, match="bicubic2d"):
+            y.sum().backward()
+        z = checkpoint(nested, image(), use_reentrant=use_reentrant)
+        with pytest.raises(RuntimeError, match="bicubic2d"):
+            z.sum().backward()
+    assert ("allow" in {action for _, action, _ in actions(made)}) == exempt
+
+
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_a_forward_operator_in_a_checkpoint(mode, use_reentrant):
     """A listed forward operator is exempt when it is recomputed, too."""
@@ -272,7 +341,7 @@ def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
     outside = torch.ones(3, requires_grad=True)
     with allow(BACKWARD):
         y = up(image())
-    for _ in range(16):
+    for _ in range(len(forward_memory()._past) + 16):
         with allow("aten::histc"):
             outside * 2
     with mode(), pytest.raises(RuntimeError, match="bicubic2d"):

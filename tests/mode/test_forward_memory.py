@@ -19,12 +19,12 @@ class Numbered(ForwardMemory):
 
     def make_node(self, number, name="aten::gather", allowed=False):
         """The operator's call makes a node, in a region that allows it or in none."""
+        undo = Undo()
         if allowed:
-            self.open_region(self, (name,), Undo())
+            self.open_region((name,), undo)
         self.number = number + 1
         self._receive(call_of(name))
-        if allowed:
-            self.close_region(self)
+        undo.run()
 
     def _receive(self, call):
         """Stand for the mode, whose frames are not looked at."""
@@ -66,9 +66,9 @@ def test_a_foreign_node_with_the_same_number_is_not_allowed(memory):
 
 def test_a_call_in_a_doubtful_backward_inherits_what_holds_for_both(memory):
     """A node made in a backward is allowed only what each node that may run there is allowed."""
-    memory.open_region(memory, ("aten::gather",), Undo())
+    memory.open_region(("aten::gather",), undo := Undo())
     in_another_thread(memory.make_node, 5)
-    memory.close_region(memory)
+    undo.run()
     memory.make_node(5)
     memory.node = node_of(5, "GatherBackward0")
     memory.make_node(9)
@@ -77,9 +77,9 @@ def test_a_call_in_a_doubtful_backward_inherits_what_holds_for_both(memory):
 
 def test_a_foreign_node_keeps_its_own_allowance(memory):
     """A region around a recomputation holds for the nodes that autograd's thread makes in it."""
-    memory.open_region(memory, ("aten::gather",), Undo())
+    memory.open_region(("aten::gather",), undo := Undo())
     in_another_thread(memory.make_node, 7)
-    memory.close_region(memory)
+    undo.run()
     assert memory.allows_in_backward_of(7)
 
 

@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 import interrupted
+import locked
 import pytest
 import stress
 from selection import PROFILE
@@ -37,7 +38,12 @@ def test_an_interrupt_at_each_line(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments"), [(interrupted, (PROFILE.signals, 0)), (stress, (PROFILE.stress,))]
+    ("program", "arguments"),
+    [
+        (interrupted, (PROFILE.signals, 0)),
+        (locked, (PROFILE.locked,)),
+        (stress, (PROFILE.stress,)),
+    ],
 )
 def test_a_program_of_signals(program: ModuleType, arguments: tuple[int, ...]) -> None:
     """Real signals leave nothing, wherever they strike; nor does stress, under which nothing hangs.

@@ -1,6 +1,7 @@
 """Settings belong to the process: calls of several threads that need other values of them."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -210,7 +211,7 @@ def test_there_are_no_other_locks():
     own = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
-        if "threading.Lock(" in (text := file.read_text()) or "threading.RLock(" in text
+        if re.search(r"(threading|_thread)\.R?Lock\b", file.read_text())
     }
     command_line = {"cli/commands/programs.py", "reports/progress.py"}
     assert own == command_line | {"cuda/undo.py", "sites/observers.py"}

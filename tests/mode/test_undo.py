@@ -1,6 +1,7 @@
 """Restoring the changes of a block."""
 
 import functools
+import gc
 
 import pytest
 from programs import in_another_thread
@@ -30,15 +31,44 @@ def test_the_last_change_is_undone_first():
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_end_of_a_with_statement(elsewhere):
-    """It undoes what its own thread entered; another thread that drops it undoes nothing."""
+    """It undoes the block in whatever thread it is dropped; what is a thread's is left to it."""
     undo, held = Undo(), [functools.partial(int)]
-    undone = []
+    undone, undone_here = [], []
     undo.note(lambda: undone.append(True))
+    undo.note(lambda: undo.run_in_thread(lambda: undone_here.append(True)))
     undo.run_at_end_of(held[0])
-    if elsewhere:
-        in_another_thread(held.clear)
-    held.clear()
-    assert undo.is_done == bool(undone) == (not elsewhere)
+    in_another_thread(held.clear) if elsewhere else held.clear()
+    assert undo.is_done
+    assert (undone, undone_here) == ([True], [True] * (not elsewhere))
+    in_another_thread(Undo)
+    Undo()
+    Undo()
+    assert undone_here == [True]
+
+
+def test_a_call_is_no_matter_of_references():
+    """A list of all objects, as a memory profiler keeps it, begins no call and ends none."""
+    calls, seen = Calls(), []
+
+    def look():
+        objects = gc.get_objects()
+        seen.append((calls.here(), in_another_thread(calls.elsewhere), bool(objects)))
+
+    look()
+    calls.run(look)
+    look()
+    assert seen == [(False, False, True), (True, True, True), (False, False, True)]
+
+
+def test_a_block_that_counts_as_a_call():
+    """It counts until it is undone, in whatever order blocks and calls end."""
+    calls, first, second = Calls(), Undo(), Undo()
+    calls.count(first)
+    calls.run(calls.count, second)
+    first.run()
+    assert calls.here()
+    in_another_thread(second.run)
+    assert not calls.here()
 
 
 def test_calls_belong_to_their_threads():
@@ -52,7 +82,7 @@ def test_calls_belong_to_their_threads():
         look()
         in_another_thread(look)
 
-    (calls.own.token, inside())
+    calls.run(inside)
     look()
     in_another_thread(look)
     assert seen == [(True, False), (False, True), (False, False), (False, False)]
@@ -67,6 +97,6 @@ def test_a_call_that_raised_is_over():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as raised:
-        (calls.own.token, fail())
+        calls.run(fail)
     assert raised.tb is not None
     assert not calls.here()

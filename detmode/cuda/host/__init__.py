@@ -188,7 +188,8 @@ def schedule(seed: int | None) -> Iterator[None]:
 
 def choose_schedule(seed: int | None, undo: Undo) -> None:
     """Set the schedule until `undo` runs."""
-    undo.note(functools.partial(_set_schedule, _schedule.seed, _schedule.launches))
+    restore = functools.partial(_set_schedule, _schedule.seed, _schedule.launches)
+    undo.note(functools.partial(undo.run_in_thread, restore))
     _set_schedule(seed, 0)
 
 
