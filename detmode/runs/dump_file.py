@@ -222,8 +222,8 @@ def _values(tensor: Tensor) -> dict[str, Tensor]:
     found = parts(tensor)
     if tensor.is_quantized:
         if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            found["scale"] = torch.tensor(tensor.q_scale(), dtype=torch.float64)
-            found["zero_point"] = torch.tensor(tensor.q_zero_point())
+            found["scale"] = torch.tensor(tensor.q_scale(), dtype=torch.float64, device="cpu")
+            found["zero_point"] = torch.tensor(tensor.q_zero_point(), device="cpu")
         else:
             found["scale"] = tensor.q_per_channel_scales()
             found["zero_point"] = tensor.q_per_channel_zero_points()

@@ -106,7 +106,7 @@ def _cells(n_bytes: int, device: torch.device) -> tuple[list[int], Tensor, Tenso
     else:
         starts = list(range(0, n_bytes, _CELL))
     with without_modes():
-        places = torch.tensor(starts)[:, None] + torch.arange(_CELL)
+        places = torch.tensor(starts, device="cpu")[:, None] + torch.arange(_CELL, device="cpu")
         places = places.clamp(max=n_bytes - 1).view(-1)
         # Not a number, in every floating dtype: the odd bytes end the exponent.
         mark = torch.where(places % 2 == 1, 0xFF, 0x81 + places * 37 % 0x7F).to(torch.uint8)

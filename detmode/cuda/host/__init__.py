@@ -92,7 +92,7 @@ class Watch(ctypes.Structure):
         self, *, races: bool, order: Sequence[int] | None = None, capacity: int = 0
     ) -> None:
         self._order = None if order is None else (ctypes.c_uint * len(order))(*order)
-        self._records = torch.empty(capacity, 2, dtype=torch.int64)
+        self._records = torch.empty(capacity, 2, dtype=torch.int64, device="cpu")
         super().__init__(
             order=ctypes.addressof(self._order) if self._order else None,
             races=races,

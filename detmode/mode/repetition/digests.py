@@ -31,7 +31,7 @@ class Digests:
 
     def __init__(self) -> None:
         with without_modes():
-            self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
+            self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64, device="cpu")
         self._address = self._staged.data_ptr()
         self._words = 0
         self._lengths: list[int] = []
@@ -47,7 +47,7 @@ class Digests:
         self._waiting.clear()
         self._slots.clear()
         with without_modes():
-            self._blocks = [torch.zeros(1, 2, dtype=torch.int64)]
+            self._blocks = [torch.zeros(1, 2, dtype=torch.int64, device="cpu")]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -76,7 +76,7 @@ class Digests:
                 add_digest(self._blocks[block][row], tensor)
             else:
                 block, row = len(self._blocks), 0
-                self._blocks.append(torch.zeros(1, 2, dtype=torch.int64))
+                self._blocks.append(torch.zeros(1, 2, dtype=torch.int64, device="cpu"))
                 add_digest(self._blocks[block][0], tensor.cpu())
         return self._number(block, row, tensor.nbytes)
 
@@ -110,9 +110,11 @@ class Digests:
         if not self._lengths:
             return
         with without_modes():
-            sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64)
+            sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64, device="cpu")
             if self._words:
-                add_digests(sums, self._staged[: self._words], torch.tensor(self._lengths))
+                add_digests(
+                    sums, self._staged[: self._words], torch.tensor(self._lengths, device="cpu")
+                )
         self._blocks[self._staged_block] = sums
         self._lengths.clear()
         self._words = 0
@@ -141,7 +143,9 @@ class Digests:
                 stream.synchronize()
             begins = list(accumulate((len(block) for block in self._blocks), initial=0))
             rows = [begins[block] + row for block, row, _ in chosen]
-            sizes = torch.tensor([n_bytes for _, _, n_bytes in chosen], dtype=torch.int64)
+            sizes = torch.tensor(
+                [n_bytes for _, _, n_bytes in chosen], dtype=torch.int64, device="cpu"
+            )
             sums = torch.cat([block.cpu() for block in self._blocks])[rows]
             found = finish_digests(sums, sizes)
             found[[block == _UNDEFINED for block, _, _ in chosen]] = 0

@@ -80,5 +80,5 @@ def to_digest(tensor: Tensor) -> Tensor:
     if is_strided(tensor):
         return tensor
     if not has_data(tensor):
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])

@@ -29,7 +29,7 @@ def resize_filled(
     resize_unfilled(target, size, memory_format, out=target)
     # Packed 2- and 4-bit dtypes are bytes here, all bits of which are set.
     integer = _INTEGERS.get(target.dtype, torch.uint8)
-    storage = torch.empty(0, dtype=torch.uint8).set_(target.untyped_storage())
+    storage = torch.empty(0, dtype=torch.uint8, device=target.device).set_(target.untyped_storage())
     storage[held:].view(integer).fill_(torch.iinfo(integer).max)
     return target
 
