@@ -24,7 +24,7 @@ from detmode.reports.timeline import Timeline
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
-from detmode.runs.trace_file import UNDEFINED, TraceCall
+from detmode.runs.trace_file import TraceCall
 from detmode.table.rule import Allow
 from detmode.table.rule_table import FamilyRule, resolve
 
@@ -36,6 +36,7 @@ KINDS = {
     "compiler generated varies, or the runs have different code",
     "fused": "code that the compiler generated, earlier in the same graph, gave it different "
     "inputs",
+    "uninitialized": "it read memory that is uninitialized, and may hold anything",
     "arguments": "it was called with different numbers: compare them, and where they come from",
     "generator": "its random generator was in a different state: compare its seed, and what used "
     "it before",
@@ -52,8 +53,10 @@ KINDS = {
 }
 """The ways in which two runs can diverge, and what each means."""
 
-_BY_ITSELF = ("outputs", "replica", "drift", "collective")
+_BY_ITSELF = ("outputs", "replica", "drift", "collective", "uninitialized")
 """The kinds where the operator may be the cause, so that the rule table is consulted."""
+
+_INITIALIZE = "write to what empty() returns before reading it"
 
 _EAGERLY = (
     "to see which operator, record both runs again without compiling: set TORCH_COMPILE_DISABLE=1 "
@@ -239,6 +242,8 @@ class Comparison(Shown):
             return "record all ranks of both runs, and compare these"
         if divergence.kind in ("graph", "fused"):
             return _EAGERLY
+        if divergence.kind == "uninitialized":
+            return _INITIALIZE
         overload = divergence.call.overload
         if divergence.kind not in _BY_ITSELF:
             return "compare what the runs began with; `detmode doctor` lists what can differ"
@@ -317,12 +322,8 @@ class Comparison(Shown):
 
 
 def _rule_for(call: TraceCall) -> str:
-    # A backward reads outputs of its forward, which may be partly unwritten.
-    n = len(call.mutated.forms)
-    # What it overwrites it need not read.
-    read = call.inputs.digests[n if call.inputs.forms[:n] == call.mutated.forms else 0 :]
-    if UNDEFINED in read and "backward" not in call.overload:
-        return "it reads uninitialized memory: write to what empty() returns before reading it"
+    if call.reads_uninitialized:
+        return f"it reads uninitialized memory: {_INITIALIZE}"
     rows = _rows_for(call.overload)
     if not rows:
         return "no rule: detmode probe shows whether it varies by itself"

@@ -36,6 +36,8 @@ from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
 _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
+_AROUND = ("aten::as_strided", "aten::set_", "aten::resize_", "aten::_resize_output_")
+"""The beginnings of the names of operators that show more memory than their inputs cover."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
@@ -285,6 +287,8 @@ def _divergence(
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     if inputs and ranks is not None:
         return Divergence("drift", first, second, inputs + results)
+    if inputs and first.gives_value and first.reads_uninitialized:
+        return Divergence("uninitialized", first, second, inputs)
     if inputs and first.graph is not None:
         return Divergence("fused", first, second, inputs)
     if inputs:
@@ -299,5 +303,13 @@ def _divergence(
         return Divergence("arguments", first, second, both, reseeded)
     if first.collective is not None:
         return Divergence("received", first, second, results)
-    kind = "graph" if first.overload.startswith(GRAPH) else "outputs"
-    return Divergence(kind, first, second, results)
+    return Divergence(_kind_of_results(first), first, second, results)
+
+
+def _kind_of_results(call: TraceCall) -> str:
+    """Return how a call comes to give two results of the same inputs."""
+    if call.reads_uninitialized:
+        return "uninitialized"
+    if call.overload.startswith(_AROUND):
+        return "inputs"
+    return "graph" if call.overload.startswith(GRAPH) else "outputs"

@@ -171,7 +171,7 @@ class Dump:
             if self._failure is None and tensor is not None and has_data(tensor):
                 try:
                     with without_modes(), torch.no_grad():
-                        for part, values in _values(tensor).items():
+                        for part, values in parts(tensor).items():
                             name = f"{side} {position} {part}".rstrip()
                             self._write(name, form_of(tensor), values)
                 except (OSError, RuntimeError) as error:
@@ -215,19 +215,6 @@ class Dump:
             np.lib.format.write_array_header_1_0(file, header)
             _write_elements(file, values)
         self._arrays.append(array)
-
-
-def _values(tensor: Tensor) -> dict[str, Tensor]:
-    """Return a tensor's strided components, with scale and zero point if it is quantized."""
-    found = parts(tensor)
-    if tensor.is_quantized:
-        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            found["scale"] = torch.tensor(tensor.q_scale(), dtype=torch.float64, device="cpu")
-            found["zero_point"] = torch.tensor(tensor.q_zero_point(), device="cpu")
-        else:
-            found["scale"] = tensor.q_per_channel_scales()
-            found["zero_point"] = tensor.q_per_channel_zero_points()
-    return found
 
 
 def _write_elements(file: IO[bytes], values: Tensor) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.optim import Optimizer
 
-from detmode.cuda.elements import in_memory
+from detmode.cuda.elements import in_memory, once
 from detmode.environment.dispatch import without_modes
 from detmode.environment.generators import default_generators
 from detmode.mode.repetition.tensors import is_capturing, is_foreign
@@ -154,7 +155,7 @@ def hash_of(tensors: list[Tensor]) -> str:
     """
     found = hashlib.sha256()
     for tensor in tensors:
-        whole = in_memory(tensor)
+        whole = in_memory(once(tensor))
         found.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
     return found.hexdigest()
 
@@ -163,7 +164,7 @@ def _plain(values: list[Any]) -> list[Tensor]:
     """Return the tensors among some values; in place of one of a subclass, those inside it."""
     found = []
     for value in values:
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or isinstance(value, UninitializedTensorMixin):
             continue
         if is_foreign(type(value)) and hasattr(value, "__tensor_flatten__"):
             names, _ = value.__tensor_flatten__()
