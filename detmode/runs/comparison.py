@@ -169,6 +169,8 @@ class Comparison(Shown):
             the name, the first run's value and the second's.
         steps: the steps that were recorded, as ``--steps`` has them; "0:" for all of them.
         origin: names and texts: the folder, the arguments and PyTorch's version of each run.
+        coarse_from: the call of the first run from which on calls were aligned coarsely, since the
+            runs differ too much; more of them count as made by one run only. ``None`` if none were.
     """
 
     divergence: Divergence | None
@@ -187,6 +189,7 @@ class Comparison(Shown):
     started: tuple[tuple[str, str, str], ...] = ()
     steps: str = "0:"
     origin: tuple[tuple[str, str], ...] = ()
+    coarse_from: int | None = None
 
     @property
     def identical(self) -> bool:
@@ -229,6 +232,7 @@ class Comparison(Shown):
             "ranks": self.ranks and list(self.ranks),
             "dumped": [each.as_data() for each in self.dumped],
             "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+            "coarse_from": self.coarse_from,
             "started": {name: list(both) for name, *both in self.started},
         }
 
@@ -283,6 +287,11 @@ class Comparison(Shown):
     def _about_the_runs(self) -> Iterator[str]:
         for path in dict.fromkeys(self.incomplete):
             yield f"the program of {path} failed or was killed: compared up to that point"
+        if self.coarse_from is not None:
+            yield (
+                f"from call {self.coarse_from:,} of the first run on, calls are aligned coarsely: "
+                "the runs differ too much to match each, so more count as only in one run"
+            )
         for name, first, second in self.started:
             yield f"started with different {name}: {first}, and {second}"
 

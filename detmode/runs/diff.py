@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
-from detmode.runs.align import align
+from detmode.runs.align import Effort, align
 from detmode.runs.collectives import Collective
 from detmode.runs.comparison import (
     DIFFERENT,
@@ -135,7 +135,8 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
     # Of the divergence: its position among all aligned calls, and that in the first run.
     places: dict[str, tuple[int, int]] = {}
     anchors = (one.anchors, other.anchors)
-    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors)
+    effort = Effort()
+    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors, effort)
     for place, (i, j) in enumerate(progress(pairs_of_calls, "comparing", "calls")):
         parts.update(_parts(one, other, i, j, place))
         if i is None or j is None:
@@ -226,6 +227,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
         str(one.reader.steps_recorded),
         origins_of(one.reader, other.reader),
+        effort.coarse_from,
     )
     return TraceDiff(comparison, at, parts)
 
