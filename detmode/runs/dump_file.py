@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.cuda.elements import plain
+from detmode.cuda.elements import once, plain
 from detmode.environment.dispatch import without_modes
 from detmode.mode.repetition.tensors import form_of, has_data, parts
 from detmode.runs.files import text_of
@@ -100,7 +100,7 @@ class Array:
             component: "input 0 indices".
         form: the tensor's dtype, shape, strides and device, as in the trace.
         dtype: the dtype of the elements, as PyTorch names it: "bfloat16".
-        shape: the shape of the array.
+        shape: the shape of the array: 1 along dimensions in which the tensor repeats itself.
     """
 
     name: str
@@ -173,7 +173,7 @@ class Dump:
                     with without_modes(), torch.no_grad():
                         for part, values in parts(tensor).items():
                             name = f"{side} {position} {part}".rstrip()
-                            self._write(name, form_of(tensor), values)
+                            self._write(name, form_of(tensor), once(values))
                 except (OSError, RuntimeError) as error:
                     self._give_up(error)
 

@@ -34,6 +34,8 @@ _ALLOCATIONS = frozenset(
         "empty_permuted",
         "empty_quantized",
         "empty_strided",
+        "_empty_affine_quantized",
+        "_empty_per_channel_affine_quantized",
         "new_empty",
         "new_empty_strided",
         "resize_",

@@ -86,7 +86,9 @@ class StartingState:
             self._left: list[Callable[[], object]] | None = None
             reads_around = overload.func._schema.name.startswith("aten::as_strided")
             written = overload.written(args, kwargs) if written_alone and not others else None
-            self._snapshot = Snapshot(args, kwargs, whole=others or reads_around, written=written)
+            self._snapshot = Snapshot(
+                args, kwargs, whole=others or reads_around, in_place=reads_around, written=written
+            )
 
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Set the generators as they were, and return the arguments as they were."""
