@@ -1,4 +1,4 @@
-"""What detmode allocates lies where detmode says, not on the user's default device."""
+"""Tensors of detmode's own lie where it says, and not on the user's default device."""
 
 import ast
 from pathlib import Path

@@ -33,7 +33,7 @@ Sequences = tuple[Sequence[int], Sequence[int]]
 
 
 class Effort:
-    """What an alignment may still search for, so that its time is bounded.
+    """The steps that an alignment may still take, so that its time is bounded.
 
     Args:
         most: the steps of all searches.

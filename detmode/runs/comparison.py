@@ -171,6 +171,8 @@ class Comparison(Shown):
         origin: names and texts: the folder, the arguments and PyTorch's version of each run.
         coarse_from: the call of the first run from which on calls were aligned coarsely, since the
             runs differ too much; more of them count as made by one run only. ``None`` if none were.
+        unsaid: the number of calls of the first run whose results are not compared, since they
+            read uninitialized memory.
     """
 
     divergence: Divergence | None
@@ -190,6 +192,7 @@ class Comparison(Shown):
     steps: str = "0:"
     origin: tuple[tuple[str, str], ...] = ()
     coarse_from: int | None = None
+    unsaid: int = 0
 
     @property
     def identical(self) -> bool:
@@ -210,6 +213,11 @@ class Comparison(Shown):
         if self.ranks is not None:
             names = " and ".join(self.ranks)
             return f"ranks {names} have the same results of collectives, and of equal inputs"
+        if self.unsaid:
+            return (
+                "the runs are identical in all that is recorded: not the results of "
+                f"{plural(self.unsaid, 'call')} that read uninitialized memory"
+            )
         return "the runs are identical"
 
     def to_json(self) -> str:
@@ -233,6 +241,7 @@ class Comparison(Shown):
             "dumped": [each.as_data() for each in self.dumped],
             "to_dump": [list(map(str, calls)) for calls in self.to_dump],
             "coarse_from": self.coarse_from,
+            "unsaid": self.unsaid,
             "started": {name: list(both) for name, *both in self.started},
         }
 

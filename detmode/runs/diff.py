@@ -228,6 +228,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         str(one.reader.steps_recorded),
         origins_of(one.reader, other.reader),
         effort.coarse_from,
+        one.unsaid,
     )
     return TraceDiff(comparison, at, parts)
 

@@ -57,14 +57,16 @@ class Mark:
         return whole[self.begin : self.end]
 
     def _ends(self) -> _Cells:
-        return np.minimum(self._starts + CELL, self.end)
+        ends: _Cells = np.minimum(self._starts + CELL, self.end)
+        return ends
 
     def reached(self, spans: Sequence[Span]) -> _Cells:
         """Return which cells have bytes of some spans, that are in order."""
         firsts, lasts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         after = np.searchsorted(lasts, self._starts, side="right")
         firsts = np.append(firsts, np.iinfo(np.int64).max)
-        return firsts[after] < self._ends()
+        is_reached: _Cells = firsts[after] < self._ends()
+        return is_reached
 
     def look(
         self, storage: torch.UntypedStorage, takes_off: _Cells | None = None

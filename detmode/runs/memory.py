@@ -345,12 +345,12 @@ class Memory:
         """Return which elements are undefined: bool of the tensor's shape."""
         covered, size = _spans(tensor), tensor.itemsize
         begin, end = covered[0][0], covered[-1][1]
-        found = torch.zeros((end - begin) // size, dtype=torch.bool, device="cpu")
+        elements = torch.zeros((end - begin) // size, dtype=torch.bool, device="cpu")
         for first, last in self._blocks[tensor.untyped_storage()._cdata].undefined.within(
             begin, end
         ):
-            found[(first - begin) // size : -(-(last - begin) // size)] = True
-        return found.as_strided(tensor.shape, tensor.stride())
+            elements[(first - begin) // size : -(-(last - begin) // size)] = True
+        return elements.as_strided(tensor.shape, tensor.stride())
 
     def forget_freed(self) -> None:
         """Drop what is known about storages that are gone."""

@@ -15,7 +15,7 @@ from detmode import record
 
 BYTE = 0x3F
 HELD = torch.full((1,), BYTE, dtype=torch.uint8).expand(4).contiguous().view(torch.float32).item()
-"""What new memory holds here."""
+"""The number that new memory holds here."""
 
 
 def some(x: torch.Tensor) -> None:
@@ -87,8 +87,29 @@ def test_reading_what_is_written_in_part(tmp_path: Path) -> None:
     assert compared(tmp_path / "same", program, 0x3F, 0x3F).identical
 
 
+def test_runs_of_which_not_all_is_known(tmp_path: Path) -> None:
+    """Where calls read nothing but uninitialized memory, the runs are not said to be identical."""
+
+    def program(byte: int, recording: record) -> None:
+        with pytest.warns(UserWarning, match=r"2 calls is not recorded.*uninitialized"), recording:
+            new(64, byte).exp().sum()
+
+    comparison = compared(tmp_path, program, 0x3F, 0x40)
+    assert comparison.divergence is None
+    assert "in all that is recorded: not the results of 2 calls" in comparison.verdict
+
+    def written(byte: int, recording: record) -> None:
+        with recording:
+            x = new(64, byte)
+            x.view(8, 8)[0].fill_(1)
+            x.view(8, 8).copy_(torch.ones(8, 8))
+            x.mul_(2).sum()
+
+    assert compared(tmp_path / "written", written, 1, 2).verdict == "the runs are identical"
+
+
 def test_elementwise_calls_pass_it_on(tmp_path: Path) -> None:
-    """What copies and elementwise calls make of unwritten elements is unwritten, and no other is.
+    """Copies and elementwise calls make unwritten elements of unwritten ones, and of no others.
 
     A program that pads its memory and reads only what it has written is blamed for nothing.
     """

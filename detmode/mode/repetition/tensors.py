@@ -6,13 +6,15 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from detmode.cuda.elements import plain
 from detmode.environment.dispatch import without_modes
 
 _NO_DISPATCH = Tensor.__torch_dispatch__
-_WITHOUT_DATA = (FakeTensor, FunctionalTensor, UninitializedTensorMixin)
+UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
+"""Tensors of lazy modules, which have no shape yet."""
+_WITHOUT_DATA = (FakeTensor, FunctionalTensor, *UNINITIALIZED)
 
 SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -59,7 +61,7 @@ def is_capturing() -> bool:
 def form_of(tensor: Tensor) -> str:
     """Describe a tensor: dtype, shape, strides or layout, device."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if isinstance(tensor, UninitializedTensorMixin):
+    if isinstance(tensor, UNINITIALIZED):
         return f"{dtype} uninitialized {tensor.device}"
     if tensor.is_nested:
         return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"
