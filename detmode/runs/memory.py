@@ -246,7 +246,8 @@ class Memory:
             inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
         is_atens = plan.func.namespace == "aten"
         self.look(inputs, takes_off=is_atens)
-        if is_atens:
+        if is_atens or plan.asynchronous:
+            # A collective goes on writing when its call has returned: nothing is put back then.
             self._make_way(written)
         if plan.asynchronous:
             return DEFINED

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from traces import compared, new
 
 import detmode
 from detmode import record
+from detmode.sites.observers import observer
 
 BYTE = 0x3F
 HELD = torch.full((1,), BYTE, dtype=torch.uint8).expand(4).contiguous().view(torch.float32).item()
@@ -178,3 +180,30 @@ def test_memory_beside_a_view(tmp_path: Path) -> None:
     comparison = compared(tmp_path, program, 1.0, 2.0)
     assert comparison.divergence is not None
     assert comparison.divergence.kind == "inputs"
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+def test_a_collective_writes_after_its_call(tmp_path: Path) -> None:
+    """What it writes is not taken for unwritten memory, and stays as it writes it."""
+    c10d = torch.ops.c10d.broadcast_.default
+    with record(tmp_path / "run"):
+        x = new(16, BYTE)
+        recording = observer()
+        assert isinstance(recording, record)
+        # The call returns, and another thread fills the memory at any time after it has begun.
+        before = bytes_while_called(recording, c10d, x)
+    assert set(before) == {BYTE}
+
+
+def bytes_while_called(recording: record, func: Any, x: torch.Tensor) -> bytes:
+    """The bytes of a tensor while a collective that is about to write it is called."""
+    seen: list[bytes] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        seen.append(x.numpy().tobytes())
+        return [x], None
+
+    recording.observe(func, ([x], None, 0, 0, False, -1), {}, run)
+    return seen[0]
