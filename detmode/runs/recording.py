@@ -494,6 +494,8 @@ class record(RunObserver):
         with self._lock:
             for number, result, _ in self._pending.pop(storage._cdata, ()):
                 self._digests.replace(number, result)
+            # What it marked may be given back, and other memory be there afterwards.
+            self._memory.look_at(storage)
         result = run()
         with self._lock:
             self._memory.resized(storage, before)

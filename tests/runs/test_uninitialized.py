@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from traces import compared, new
+from traces import calls, compared, new
 
 import detmode
 from detmode import record
+from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
 
 BYTE = 0x3F
@@ -207,3 +208,20 @@ def bytes_while_called(recording: record, func: Any, x: torch.Tensor) -> bytes:
 
     recording.observe(func, ([x], None, 0, 0, False, -1), {}, run)
     return seen[0]
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+def test_memory_that_is_freed_and_had_again(tmp_path: Path) -> None:
+    """A storage that is emptied and filled, as FSDP does it, is undefined until it is written."""
+    with record(tmp_path / "run"):
+        x = torch.empty(16)
+        for _ in range(3):
+            x.untyped_storage().resize_(0)
+            x.untyped_storage().resize_(64)
+        recording = observer()
+        assert isinstance(recording, record)
+        bytes_while_called(recording, torch.ops.c10d.broadcast_.default, x)
+    (broadcast,) = calls(tmp_path / "run", "c10d::broadcast_.default")
+    assert broadcast.inputs.digests == (UNDEFINED,)
