@@ -91,7 +91,7 @@ def test_reading_what_is_written_in_part(tmp_path: Path) -> None:
 
 
 def test_runs_of_which_not_all_is_known(tmp_path: Path) -> None:
-    """Where calls read nothing but uninitialized memory, the runs are not said to be identical."""
+    """Runs are not called identical where calls read nothing but uninitialized memory."""
 
     def program(byte: int, recording: record) -> None:
         with pytest.warns(UserWarning, match=r"2 calls is not recorded.*uninitialized"), recording:
@@ -152,7 +152,7 @@ def test_copies_of_modules(level: str, tmp_path: Path) -> None:
             net(torch.randn(8, 4)).sum().backward()
             best = copy.deepcopy(net.state_dict())
             sum(t.double().sum().item() for t in [*best.values(), *average.state_dict().values()])
-            detmode.end_step(weight=average[0].weight)
+            detmode.end_step(weight=average.state_dict()["0.weight"])
     assert detmode.diff(tmp_path / "first", tmp_path / "second").identical
 
 
@@ -162,7 +162,7 @@ def test_a_storage_is_an_input(tmp_path: Path) -> None:
     def program(value: float, recording: record) -> None:
         source = torch.full((4,), value)
         with recording:
-            torch.empty(0).set_(source.untyped_storage(), 0, (2, 2)).sum()
+            torch.empty(0).set_(source.untyped_storage(), 0, (2, 2), (2, 1)).sum()
 
     comparison = compared(tmp_path, program, 1.0, 2.0)
     assert comparison.divergence is not None
@@ -187,7 +187,7 @@ def test_memory_beside_a_view(tmp_path: Path) -> None:
     not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
 )
 def test_a_collective_writes_after_its_call(tmp_path: Path) -> None:
-    """What it writes is not taken for unwritten memory, and stays as it writes it."""
+    """The memory that it writes has no mark any more, which would be taken off too late."""
     c10d = torch.ops.c10d.broadcast_.default
     with record(tmp_path / "run"):
         x = new(16, BYTE)
