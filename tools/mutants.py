@@ -841,11 +841,15 @@ MANY_RANKS = (
         "detmode/runs/memory.py",
         "tests/runs/test_recording.py tests/runs/test_parallel.py",
         ("return UNDEFINED if undefined == n_bytes else PARTLY", "return UNDEFINED"),
-        ("new[kept] = self._held.view(-1, _CELL)[~cells].view(-1)", "pass"),
         (
             "return DEFINED if storage.nbytes() or not tensor.numel() else UNDEFINED",
             "return DEFINED",
         ),
+    ),
+    *_of(
+        "detmode/runs/marks.py",
+        "tests/runs/test_recording.py tests/runs/test_uninitialized.py",
+        ("new[self._places[put_back]] = self._held[put_back]", "pass"),
     ),
     *_of(
         "detmode/runs/levels.py",

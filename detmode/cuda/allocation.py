@@ -100,7 +100,7 @@ def stretch(memory: Tensor, start: int, size: int) -> Tensor:
 
 def new_arange(input: Tensor, end: int) -> Tensor:
     """`torch.arange(end)` on the device of `input`: int64."""
-    return torch.arange(end, out=new_empty(input, (end,), torch.int64))
+    return torch.arange(end, out=new_empty(input, (end,), torch.int64), device=input.device)
 
 
 def clone(input: Tensor, *, memory_format: torch.memory_format = _PRESERVED) -> Tensor:

@@ -91,7 +91,9 @@ def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:
         int64 of shape (n, 2): 16 bytes for each digest.
     """
     # Plus one, so that the digest of no bytes is not zero, which stands for undefined digests.
-    x = sums + (n_bytes[:, None] + 1) * torch.tensor([_signed(_FIRST), _signed(_SECOND)])
+    x = sums + (n_bytes[:, None] + 1) * torch.tensor(
+        [_signed(_FIRST), _signed(_SECOND)], device="cpu"
+    )
     x = (x ^ _shifted(x, 32)) * _signed(_THIRD)
     return x ^ _shifted(x, 29)
 
@@ -100,7 +102,7 @@ def _words(data: Tensor) -> _Words:
     n_words = -(-data.numel() // 8)
     # Copied if a view would not be aligned, or if the last word is incomplete.
     if data.numel() % 8 or data.data_ptr() % 8:
-        padded = torch.zeros(n_words * 8, dtype=torch.uint8)
+        padded = torch.zeros(n_words * 8, dtype=torch.uint8, device="cpu")
         padded[: data.numel()] = data
         data = padded
     return data.numpy().view(np.uint64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -9,9 +10,24 @@ def in_memory(tensor: Tensor) -> Tensor:
     """Return a tensor whose memory holds its elements in row-major order.
 
     PyTorch may leave conjugation and negation to the reader: the dispatcher hands conjugate factors
-    of products to their kernels, and knows nothing of the values inside a sparse matrix.
+    of products to their kernels, and knows nothing of the values inside a sparse matrix. A zero
+    tensor of forward-mode AD has no memory at all.
     """
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def once(tensor: Tensor) -> Tensor:
+    """Return a strided tensor with each of its repeated elements once.
+
+    Along a dimension of stride 0, as ``expand`` makes it, all elements are in one place: of a mask
+    of one byte there may be 30 GB.
+    """
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -30,12 +30,12 @@ class BegunCheck:
         self.step = step
         self._shards = shards
         # A row of its own, and one for each shard: its key, its layout and its root.
-        self._table = torch.zeros(1 + MOST_SHARDS, 4, dtype=torch.int64)
+        self._table = torch.zeros(1 + MOST_SHARDS, 4, dtype=torch.int64, device="cpu")
         names = sorted(local.name for shard in shards for _, local in shard.tensors)
         own = (hash_of("\n".join(names)), step, len(shards), int(is_told))
-        self._table[0] = torch.tensor(own)
+        self._table[0] = torch.tensor(own, device="cpu")
         for row, shard in enumerate(shards, 1):
-            self._table[row, :2] = torch.tensor([shard.key, shard.layout])
+            self._table[row, :2] = torch.tensor([shard.key, shard.layout], device="cpu")
 
     def meets_on_gpu(self, group: ProcessGroup) -> bool:
         """Return whether the group gathers the tables on GPUs."""
@@ -48,7 +48,9 @@ class BegunCheck:
         """Send the table to all ranks, from the host."""
         for row, shard in enumerate(self._shards, 1):
             self._table[row, 2:] = shard.root
-        self._received = torch.empty(group.size(), *self._table.shape, dtype=torch.int64)
+        self._received = torch.empty(
+            group.size(), *self._table.shape, dtype=torch.int64, device="cpu"
+        )
         received = list(self._received.unbind(0))
         self._work = distributed.all_gather(received, self._table, group, async_op=True)
         self.has_arrived = self._work.is_completed
@@ -73,7 +75,7 @@ class BegunCheck:
             gathered = list(self._gathered.unbind(0))
             self._work = distributed.all_gather(gathered, self._sent, group, async_op=True)
             self._work.wait()  # of the stream
-            self._received = torch.empty(shape, dtype=torch.int64, pin_memory=True)
+            self._received = torch.empty(shape, dtype=torch.int64, pin_memory=True, device="cpu")
             self._received.copy_(self._gathered, non_blocking=True)
             self.has_arrived = stream.record_event().query
 

@@ -73,7 +73,7 @@ def _meet_gradients(reducer: Any, parameters: list[torch.nn.Parameter]) -> None:
     """Show the reducer a gradient of zeros for each parameter, that of the last one first."""
     reducer.prepare_for_forward()
     reducer.prepare_for_backward([])
-    total = torch.zeros(())
+    total = torch.zeros((), device="cpu")
     for parameter in parameters:
         # Backward goes through this chain from its end.
         total = total + (parameter.reshape(-1)[:1].abs() * 0).sum().to(total)

@@ -232,8 +232,8 @@ def _digest(sums: Tensor, tensors: list[Tensor]) -> None:
         add_digest(sums[row], tensor)
     if small:
         words = [_words(tensors[row].cpu()) for row in small]
-        found = torch.zeros(len(small), 2, dtype=torch.int64)
-        lengths = torch.tensor([len(each) for each in words])
+        found = torch.zeros(len(small), 2, dtype=torch.int64, device="cpu")
+        lengths = torch.tensor([len(each) for each in words], device="cpu")
         if lengths.any():
             add_digests(found, torch.from_numpy(np.concatenate(words)), lengths)
         sums[small] = found

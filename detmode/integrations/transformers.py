@@ -209,7 +209,7 @@ def _seeded_from(states: dict[str, Any]) -> dict[str, Any]:
     """Return other states of the global generators, which follow from these; keep these."""
     generator = torch.Generator()
     generator.set_state(states["torch"])
-    seed_everything(int(torch.randint(2**32, (), generator=generator)))
+    seed_everything(int(torch.randint(2**32, (), generator=generator, device="cpu")))
     seeded = rng_state()
     set_rng_state(states)
     return seeded

@@ -304,7 +304,7 @@ class Recheck:
 
     def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
         """Digest the two results of one name; a missing one counts as empty."""
-        one, other = (torch.empty(0) if each is None else each for each in sides)
+        one, other = (torch.empty(0, device="cpu") if each is None else each for each in sides)
         if self._digests is None:
             self._digests = Digests()
         numbers = self._digests.add(to_digest(one)), self._digests.add(to_digest(other))

@@ -19,7 +19,12 @@ _WINDOW = 16
 """Consecutive calls that must match before an alignment resumes."""
 _EDITS = 1000
 """Unmatched calls up to which a shortest edit script is searched for."""
-_FAR = 1 << 16
+_MOST_WORK = 1 << 25
+"""The comparisons and steps of searches after which an alignment becomes coarse."""
+_FEWEST = 16
+"""The same after searches that have failed: where runs differ all along, each of them would."""
+_FAR = (1 << 6, 1 << 9, 1 << 12, 1 << 16)
+"""The calls among which an alignment is resumed, the nearest first."""
 _NOWHERE = (-1, None)
 _Link: TypeAlias = "tuple[tuple[int, int], _Link | None]"
 _Runs: TypeAlias = "tuple[range, int, _Runs | None]"
@@ -27,21 +32,53 @@ _Runs: TypeAlias = "tuple[range, int, _Runs | None]"
 Sequences = tuple[Sequence[int], Sequence[int]]
 
 
-def align(kinds: Sequences, whole: Sequences, anchors: Sequences) -> Iterator[Pair]:
+class Effort:
+    """The steps that an alignment may still take, so that its time is bounded.
+
+    Args:
+        most: the steps of all searches.
+    """
+
+    def __init__(self, most: int = _MOST_WORK) -> None:
+        self.left = most
+        self.edits = _EDITS
+        """The unmatched calls up to which the next script is searched for."""
+        self.coarse_from: int | None = None
+        """The first call of the first run that is aligned coarsely; ``None`` if none is."""
+
+    def spend(self, steps: int) -> None:
+        """Count steps that were taken."""
+        self.left -= steps
+
+    def suffices(self, call: int) -> bool:
+        """Return whether there is effort left for the calls from one on; note it if not."""
+        if self.left <= 0 and self.coarse_from is None:
+            self.coarse_from = call
+        return self.left > 0
+
+
+def align(
+    kinds: Sequences, whole: Sequences, anchors: Sequences, effort: Effort | None = None
+) -> Iterator[Pair]:
     """Yield the calls of both runs in order, side by side.
+
+    Once the effort is spent, calls are aligned between two anchors from both ends only, and what
+    lies between is left unmatched.
 
     Args:
         kinds: for each run and call, a number for the operator and the form of its tensors.
         whole: the same, with the tensors' digests.
         anchors: ``whole``, with 0 for calls that must not be anchors.
+        effort: is spent; without it, that of an alignment of its own.
     """
+    effort = effort or Effort()
     (first, second), (a, b) = whole, kinds
     same = _common(first, second)
     for position in range(same):
         yield position, position
     at = (same, same)
     for anchor in [*_anchors(*anchors, same), (len(a), len(b))]:
-        yield from _between(a, b, at, anchor)
+        yield from _between(a, b, at, anchor, effort)
         if anchor != (len(a), len(b)):
             yield anchor
             at = (anchor[0] + 1, anchor[1] + 1)
@@ -81,15 +118,22 @@ def _once(sequence: Sequence[int], begin: int) -> dict[int, int]:
 
 
 def _between(
-    a: Sequence[int], b: Sequence[int], begin: tuple[int, int], end: tuple[int, int]
+    a: Sequence[int],
+    b: Sequence[int],
+    begin: tuple[int, int],
+    end: tuple[int, int],
+    effort: Effort,
 ) -> Iterator[Pair]:
     """Align two stretches by the kinds of their calls, leaving as few unmatched as possible."""
     (i, j), (i_end, j_end) = begin, end
     while i < i_end and j < j_end:
-        same = _common(a[i:i_end], b[j:j_end]) if a[i] == b[j] else 0
+        same = _common_in(a, b, (i, j), end)
         yield from ((i + n, j + n) for n in range(same))
         i, j = i + same, j + same
-        path = _shortest(a, b, (i, j), end) or _resumed(a, b, (i, j), end)
+        if not effort.suffices(i):
+            path = _from_the_end(a, b, (i, j), end)
+        else:
+            path = _shortest(a, b, (i, j), end, effort) or _resumed(a, b, (i, j), end, effort)
         if not path:
             break
         for down, right in path:
@@ -104,14 +148,39 @@ def _between(
     yield from ((None, n) for n in range(j, j_end))
 
 
-def _shortest(
+def _common_in(
     a: Sequence[int], b: Sequence[int], begin: tuple[int, int], end: tuple[int, int]
+) -> int:
+    """Return the number of calls that are the same at the beginning of two stretches."""
+    (i, j), (i_end, j_end) = begin, end
+    most = min(i_end - i, j_end - j)
+    return next((n for n in range(most) if a[i + n] != b[j + n]), most)
+
+
+def _from_the_end(
+    a: Sequence[int], b: Sequence[int], begin: tuple[int, int], end: tuple[int, int]
+) -> list[tuple[int, int]]:
+    """Return the pairs that are the same at the end of two stretches, and ``end``."""
+    most = min(end[0] - begin[0], end[1] - begin[1])
+    same = next((n for n in range(most) if a[end[0] - 1 - n] != b[end[1] - 1 - n]), most)
+    return [(end[0] - n, end[1] - n) for n in range(same, -1, -1)]
+
+
+def _shortest(
+    a: Sequence[int],
+    b: Sequence[int],
+    begin: tuple[int, int],
+    end: tuple[int, int],
+    effort: Effort,
 ) -> list[tuple[int, int]] | None:
     """Return the pairs of a shortest edit script (Myers, 1986), and ``end``; None if too long."""
     n, m = end[0] - begin[0], end[1] - begin[1]
     # For each diagonal, how far it is reached, and the runs of equal calls on the way there.
     furthest: dict[int, tuple[int, _Runs | None]] = {1: (0, None)}
-    for edits in range(_EDITS + 1):
+    for edits in range(effort.edits + 1):
+        if not effort.suffices(begin[0]):
+            return None
+        effort.spend(edits + 1)
         for k in range(-edits, edits + 1, 2):
             left, above = furthest.get(k - 1, _NOWHERE), furthest.get(k + 1, _NOWHERE)
             down = k == -edits or (k != edits and left[0] < above[0])
@@ -119,9 +188,12 @@ def _shortest(
             run = x
             while x < n and x - k < m and a[begin[0] + x] == b[begin[1] + x - k]:
                 x += 1
+            effort.spend(x - run)
             furthest[k] = x, (range(run, x), k, runs)
             if x >= n and x - k >= m:
+                effort.edits = min(2 * effort.edits, _EDITS)
                 return [*_pairs(furthest[k][1], begin), end]
+    effort.edits = max(effort.edits // 4, _FEWEST)
     return None
 
 
@@ -134,14 +206,21 @@ def _pairs(runs: _Runs | None, begin: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _resumed(
-    a: Sequence[int], b: Sequence[int], at: tuple[int, int], end: tuple[int, int]
+    a: Sequence[int],
+    b: Sequence[int],
+    at: tuple[int, int],
+    end: tuple[int, int],
+    effort: Effort,
 ) -> list[tuple[int, int]]:
     """Return the next position where both continue alike for a while; empty if there is none."""
-    seen: dict[tuple[int, ...], int] = {}
-    for j in range(at[1], min(end[1], at[1] + _FAR) - _WINDOW + 1):
-        seen.setdefault(tuple(b[j : j + _WINDOW]), j)
-    for i in range(at[0], min(end[0], at[0] + _FAR) - _WINDOW + 1):
-        found = seen.get(tuple(a[i : i + _WINDOW]))
-        if found is not None:
-            return [(i, found)]
+    for far in _FAR:
+        ends = tuple(min(last, first + far) - _WINDOW + 1 for first, last in zip(at, end))
+        effort.spend(ends[0] - at[0] + ends[1] - at[1])
+        seen: dict[tuple[int, ...], int] = {}
+        for j in range(at[1], ends[1]):
+            seen.setdefault(tuple(b[j : j + _WINDOW]), j)
+        for i in range(at[0], ends[0]):
+            place = seen.get(tuple(a[i : i + _WINDOW]))
+            if place is not None:
+                return [(i, place)]
     return []

@@ -24,7 +24,7 @@ from detmode.reports.timeline import Timeline
 from detmode.rules import default_rules
 from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
-from detmode.runs.trace_file import UNDEFINED, TraceCall
+from detmode.runs.trace_file import TraceCall
 from detmode.table.rule import Allow
 from detmode.table.rule_table import FamilyRule, resolve
 
@@ -36,6 +36,7 @@ KINDS = {
     "compiler generated varies, or the runs have different code",
     "fused": "code that the compiler generated, earlier in the same graph, gave it different "
     "inputs",
+    "uninitialized": "it read memory that is uninitialized, and may hold anything",
     "arguments": "it was called with different numbers: compare them, and where they come from",
     "generator": "its random generator was in a different state: compare its seed, and what used "
     "it before",
@@ -52,8 +53,10 @@ KINDS = {
 }
 """The ways in which two runs can diverge, and what each means."""
 
-_BY_ITSELF = ("outputs", "replica", "drift", "collective")
+_BY_ITSELF = ("outputs", "replica", "drift", "collective", "uninitialized")
 """The kinds where the operator may be the cause, so that the rule table is consulted."""
+
+_INITIALIZE = "write to what empty() returns before reading it"
 
 _EAGERLY = (
     "to see which operator, record both runs again without compiling: set TORCH_COMPILE_DISABLE=1 "
@@ -167,6 +170,10 @@ class Comparison(Shown):
             the name, the first run's value and the second's.
         steps: the steps that were recorded, as ``--steps`` has them; "0:" for all of them.
         origin: names and texts: the folder, the arguments and PyTorch's version of each run.
+        coarse_from: the call of the first run from which on calls were aligned coarsely, since the
+            runs differ too much; more of them count as made by one run only. ``None`` if none were.
+        unsaid: the number of calls of the first run whose results are not compared, since they
+            read uninitialized memory.
     """
 
     divergence: Divergence | None
@@ -186,6 +193,8 @@ class Comparison(Shown):
     steps: str = "0:"
     origin: tuple[tuple[str, str], ...] = ()
     unrecorded: tuple[tuple[str, int], ...] = ()
+    coarse_from: int | None = None
+    unsaid: int = 0
 
     @property
     def identical(self) -> bool:
@@ -209,6 +218,11 @@ class Comparison(Shown):
             return self._as_far_as_recorded(text)
         if not self.same:
             return "not compared: neither run has a recorded call"
+        if self.unsaid:
+            return (
+                "the runs are identical in all that is recorded: not the results of "
+                f"{plural(self.unsaid, 'call')} that read uninitialized memory"
+            )
         return self._as_far_as_recorded("the runs are identical")
 
     def _as_far_as_recorded(self, text: str) -> str:
@@ -235,6 +249,8 @@ class Comparison(Shown):
             "ranks": self.ranks and list(self.ranks),
             "dumped": [each.as_data() for each in self.dumped],
             "to_dump": [list(map(str, calls)) for calls in self.to_dump],
+            "coarse_from": self.coarse_from,
+            "unsaid": self.unsaid,
             "started": {name: list(both) for name, *both in self.started},
         }
 
@@ -248,6 +264,8 @@ class Comparison(Shown):
             return "record all ranks of both runs, and compare these"
         if divergence.kind in ("graph", "fused"):
             return _EAGERLY
+        if divergence.kind == "uninitialized":
+            return _INITIALIZE
         overload = divergence.call.overload
         if divergence.kind not in _BY_ITSELF:
             return "compare what the runs began with; `detmode doctor` lists what can differ"
@@ -289,6 +307,11 @@ class Comparison(Shown):
             yield f"the program of {path} failed or was killed: compared up to that point"
         for path, calls in self.unrecorded:
             yield f"{path} lacks {plural(calls, 'call')} of other threads, which are not recorded"
+        if self.coarse_from is not None:
+            yield (
+                f"from call {self.coarse_from:,} of the first run on, calls are aligned coarsely: "
+                "the runs differ too much to match each, so more count as only in one run"
+            )
         for name, first, second in self.started:
             yield f"started with different {name}: {first}, and {second}"
 
@@ -328,12 +351,8 @@ class Comparison(Shown):
 
 
 def _rule_for(call: TraceCall) -> str:
-    # A backward reads outputs of its forward, which may be partly unwritten.
-    n = len(call.mutated.forms)
-    # What it overwrites it need not read.
-    read = call.inputs.digests[n if call.inputs.forms[:n] == call.mutated.forms else 0 :]
-    if UNDEFINED in read and "backward" not in call.overload:
-        return "it reads uninitialized memory: write to what empty() returns before reading it"
+    if call.reads_uninitialized:
+        return f"it reads uninitialized memory: {_INITIALIZE}"
     rows = _rows_for(call.overload)
     if not rows:
         return "no rule: detmode probe shows whether it varies by itself"

@@ -47,7 +47,7 @@ def generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
         device = inputs[0].device if inputs else torch.device(kwargs.get("device") or "cpu")
         if device.type == "cuda":
             if is_capturing():
-                return torch.empty(0)  # the graph holds its state
+                return torch.empty(0, device="cpu")  # the graph holds its state
             index = torch.cuda.current_device() if device.index is None else device.index
             generator = torch.cuda.default_generators[index]
         else:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
-from detmode.runs.align import align
+from detmode.runs.align import Effort, align
 from detmode.runs.collectives import Collective
 from detmode.runs.comparison import (
     DIFFERENT,
@@ -36,6 +36,8 @@ from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
 _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
+_AROUND = ("aten::as_strided", "aten::set_", "aten::resize_", "aten::_resize_output_")
+"""The beginnings of the names of operators that show more memory than their inputs cover."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
@@ -133,7 +135,8 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
     # Of the divergence: its position among all aligned calls, and that in the first run.
     places: dict[str, tuple[int, int]] = {}
     anchors = (one.anchors, other.anchors)
-    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors)
+    effort = Effort()
+    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors, effort)
     for place, (i, j) in enumerate(progress(pairs_of_calls, "comparing", "calls")):
         parts.update(_parts(one, other, i, j, place))
         if i is None or j is None:
@@ -225,6 +228,8 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         str(one.reader.steps_recorded),
         origins_of(one.reader, other.reader),
         tuple(unrecorded_in(one.reader, other.reader)),
+        effort.coarse_from,
+        one.unsaid,
     )
     return TraceDiff(comparison, at, parts)
 
@@ -286,6 +291,8 @@ def _divergence(
     seeded = not _SEEDED_BY_THE_PROGRAM.issuperset(reseeded)
     if inputs and ranks is not None:
         return Divergence("drift", first, second, inputs + results)
+    if inputs and first.gives_value and first.reads_uninitialized:
+        return Divergence("uninitialized", first, second, inputs)
     if inputs and first.graph is not None:
         return Divergence("fused", first, second, inputs)
     if inputs:
@@ -300,5 +307,13 @@ def _divergence(
         return Divergence("arguments", first, second, both, reseeded)
     if first.collective is not None:
         return Divergence("received", first, second, results)
-    kind = "graph" if first.overload.startswith(GRAPH) else "outputs"
-    return Divergence(kind, first, second, results)
+    return Divergence(_kind_of_results(first), first, second, results)
+
+
+def _kind_of_results(call: TraceCall) -> str:
+    """Return how a call comes to give two results of the same inputs."""
+    if call.reads_uninitialized:
+        return "uninitialized"
+    if call.overload.startswith(_AROUND):
+        return "inputs"
+    return "graph" if call.overload.startswith(GRAPH) else "outputs"

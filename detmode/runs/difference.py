@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from detmode.cuda.elements import plain
+from detmode.cuda.elements import once, plain
 from detmode.mode.repetition.tensors import as_bytes, parts
 
 
@@ -21,7 +21,8 @@ class Difference:
     """The difference of two tensors that are not bitwise identical.
 
     Args:
-        elements: the number of elements that differ; all, if shapes or dtypes differ.
+        elements: the number of elements that differ; all, if shapes or dtypes differ. What repeats
+            in memory, as in an expanded tensor, counts once.
         largest: the largest absolute difference; 0.0 between 0.0 and -0.0. ``None`` if one of the
             elements that differ is infinite or NaN, or if shapes or dtypes differ.
     """
@@ -92,6 +93,8 @@ def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
 def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
     if one.shape != other.shape or one.dtype != other.dtype:
         return Difference(max(one.numel(), other.numel()), None)
+    if one.stride() == other.stride():
+        one, other = once(one), once(other)
     where = unequal(one, other)
     if where is None:
         return None

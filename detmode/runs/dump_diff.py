@@ -25,7 +25,7 @@ NOT_FINITE = "NaN or Inf"
 _BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _BITS |= {torch.float32: torch.int32, torch.float64: torch.int64}
 # The largest distance of each row: 0, 1, 2, 4, 8, ...
-_BOUNDS = torch.tensor([0, *(1 << power for power in range(63)), (1 << 63) - 1])
+_BOUNDS = torch.tensor([0, *(1 << power for power in range(63)), (1 << 63) - 1], device="cpu")
 
 Count = tuple[str, int]
 
@@ -174,7 +174,7 @@ def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifferenc
         return found
     shape = arrays[0].shape
     found = replace(found, elements=0, size=math.prod(shape))
-    counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64)
+    counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64, device="cpu")
     begin = 0
     for mine, theirs in chunks:
         where = unequal(mine, theirs)
@@ -233,7 +233,7 @@ def _ulps(one: Tensor, other: Tensor) -> Tensor:
     integers is the number of floats from one to the other.
     """
     bits = _BITS[one.dtype]
-    infinity = torch.tensor(math.inf, dtype=one.dtype).view(bits).long()
+    infinity = torch.tensor(math.inf, dtype=one.dtype, device="cpu").view(bits).long()
     differs = one.view(bits) != other.view(bits)
     a, b = one.view(bits)[differs].long(), other.view(bits)[differs].long()
     magnitude = torch.iinfo(bits).max

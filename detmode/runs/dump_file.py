@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.cuda.elements import plain
+from detmode.cuda.elements import once, plain
 from detmode.environment.dispatch import without_modes
 from detmode.environment.text import text_of
 from detmode.mode.repetition.tensors import form_of, has_data, parts
@@ -100,7 +100,7 @@ class Array:
             component: "input 0 indices".
         form: the tensor's dtype, shape, strides and device, as in the trace.
         dtype: the dtype of the elements, as PyTorch names it: "bfloat16".
-        shape: the shape of the array.
+        shape: the shape of the array: 1 along dimensions in which the tensor repeats itself.
     """
 
     name: str
@@ -171,9 +171,9 @@ class Dump:
             if self._failure is None and tensor is not None and has_data(tensor):
                 try:
                     with without_modes(), torch.no_grad():
-                        for part, values in _values(tensor).items():
+                        for part, values in parts(tensor).items():
                             name = f"{side} {position} {part}".rstrip()
-                            self._write(name, form_of(tensor), values)
+                            self._write(name, form_of(tensor), once(values))
                 except (OSError, RuntimeError) as error:
                     self._give_up(error)
 
@@ -215,19 +215,6 @@ class Dump:
             np.lib.format.write_array_header_1_0(file, header)
             _write_elements(file, values)
         self._arrays.append(array)
-
-
-def _values(tensor: Tensor) -> dict[str, Tensor]:
-    """Return a tensor's strided components, with scale and zero point if it is quantized."""
-    found = parts(tensor)
-    if tensor.is_quantized:
-        if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-            found["scale"] = torch.tensor(tensor.q_scale(), dtype=torch.float64)
-            found["zero_point"] = torch.tensor(tensor.q_zero_point())
-        else:
-            found["scale"] = tensor.q_per_channel_scales()
-            found["zero_point"] = tensor.q_per_channel_zero_points()
-    return found
 
 
 def _write_elements(file: IO[bytes], values: Tensor) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from detmode.cuda.elements import in_memory
+from detmode.cuda.elements import in_memory, once
 from detmode.environment.dispatch import without_modes
 from detmode.environment.generators import default_generators
-from detmode.mode.repetition.tensors import is_capturing, is_foreign
+from detmode.mode.repetition.tensors import UNINITIALIZED, is_capturing, is_foreign
 from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
@@ -154,7 +154,7 @@ def hash_of(tensors: list[Tensor]) -> str:
     """
     found = hashlib.sha256()
     for tensor in tensors:
-        whole = in_memory(tensor)
+        whole = in_memory(once(tensor))
         found.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
     return found.hexdigest()
 
@@ -163,7 +163,7 @@ def _plain(values: list[Any]) -> list[Tensor]:
     """Return the tensors among some values; in place of one of a subclass, those inside it."""
     found = []
     for value in values:
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or isinstance(value, UNINITIALIZED):
             continue
         if is_foreign(type(value)) and hasattr(value, "__tensor_flatten__"):
             names, _ = value.__tensor_flatten__()

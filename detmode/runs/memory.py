@@ -13,111 +13,37 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.environment.dispatch import without_modes
 from detmode.mode.repetition.tensors import is_strided
+from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer
 from detmode.table.overload_info import OverloadInfo
 
 DEFINED, PARTLY, UNDEFINED = range(3)
 """The content of a tensor: all of it is known to mean something, some of it, or none."""
 
-_CELL = 16
-"""The bytes of a cell of marked memory, which is written or not as a whole."""
-_MOST_CELLS = 1 << 8
-"""The most cells of a mark; in larger memory they lie apart."""
-_FORMS = 1 << 10
 _MOST_ROWS = 1 << 12
 """The most rows of a strided view that are distinguished; beyond, gaps count too."""
-_Span: TypeAlias = tuple[int, int]
-"""The first of some bytes of a storage, and the first after them."""
+_MOST_ELEMENTS = 1 << 24
+_MOST_PIECES = 1 << 8
+"""The size of results, and their pieces, up to which undefined elements are followed."""
+_MOST_MARKED = 1 << 3
+"""The most pieces that are marked again after a write in between."""
 _count_modes = torch._C._len_torch_dispatch_stack
-
-
-class _Mark:
-    """The mark in new memory.
-
-    Args:
-        storage: on a CPU or a CUDA device.
-        begin: the first of the bytes that are new; those up to the storage's end are.
-        device: the storage's.
-    """
-
-    def __init__(self, storage: torch.UntypedStorage, begin: int, device: torch.device) -> None:
-        self._begin, self._end = begin, storage.nbytes()
-        self._device = device
-        self._starts, self._places, mark = _cells(self._end - begin, device)
-        with without_modes():
-            new = self._new(storage)
-            self._held = new[self._places]
-            new[self._places] = mark
-
-    def _new(self, storage: torch.UntypedStorage) -> Tensor:
-        whole = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-        return whole[self._begin : self._end]
-
-    def look(
-        self, storage: torch.UntypedStorage, takes_off: bool
-    ) -> tuple[list[_Span], list[_Span]]:
-        """See what is written; if ``takes_off``, put back what the memory held elsewhere.
-
-        Returns:
-            The bytes that are written, and those between a cell that is and one that is not.
-        """
-        if storage.nbytes() < self._end:
-            return [], []
-        with without_modes():
-            new = self._new(storage)
-            is_written = new[self._places] != _cells(self._end - self._begin, self._device)[2]
-            cells = is_written.view(-1, _CELL).any(1)
-            if takes_off:
-                kept = self._places.view(-1, _CELL)[~cells].view(-1)
-                new[kept] = self._held.view(-1, _CELL)[~cells].view(-1)
-            found = cells.tolist()
-        written, between = [], []
-        starts = [self._begin + start for start in self._starts]
-        for start, after, this, next_ in zip(
-            starts, [*starts[1:], self._end], found, [*found[1:], False]
-        ):
-            end = min(start + _CELL, after)
-            if this:
-                written.append((start, after if next_ else end))
-            if this != next_:
-                between.append((end, after))
-        return written, between
-
-
-@functools.lru_cache(_FORMS)
-def _cells(n_bytes: int, device: torch.device) -> tuple[list[int], Tensor, Tensor]:
-    """Return the cells of a mark.
-
-    Returns:
-        The first byte of each; the places of all their bytes, int64 of shape (cells * 16,), where
-        those after the last byte are the last byte; and the mark, uint8 of that shape.
-    """
-    n_cells = -(-n_bytes // _CELL)
-    if n_cells > _MOST_CELLS:
-        starts = [number * (n_bytes - _CELL) // (_MOST_CELLS - 1) for number in range(_MOST_CELLS)]
-    else:
-        starts = list(range(0, n_bytes, _CELL))
-    with without_modes():
-        places = torch.tensor(starts)[:, None] + torch.arange(_CELL)
-        places = places.clamp(max=n_bytes - 1).view(-1)
-        # Not a number, in every floating dtype: the odd bytes end the exponent.
-        mark = torch.where(places % 2 == 1, 0xFF, 0x81 + places * 37 % 0x7F).to(torch.uint8)
-        return starts, places.to(device), mark.to(device)
 
 
 class _Spans:
     """Disjoint spans of bytes, in order."""
 
     def __init__(self) -> None:
-        self.all: list[_Span] = []
+        self.all: list[Span] = []
 
     def add(self, begin: int, end: int) -> None:
         self.remove(begin, end)
@@ -129,7 +55,7 @@ class _Spans:
             kept += [(first, min(last, begin)), (max(first, end), last)]
         self.all = [(first, last) for first, last in kept if first < last]
 
-    def within(self, begin: int, end: int) -> list[_Span]:
+    def within(self, begin: int, end: int) -> list[Span]:
         """Return the parts of the spans between two bytes."""
         cut = ((max(first, begin), min(last, end)) for first, last in self.all)
         return [(first, last) for first, last in cut if first < last]
@@ -150,18 +76,44 @@ class _Block:
         self.undefined = _Spans()
         # Between two places of a mark, only one of which is written.
         self.uncertain = _Spans()
-        self.marks: list[_Mark] = []
+        self.marks: list[Mark] = []
+        # What lost its mark because an operator was to write beside it.
+        self._loose: list[Span] = []
 
     def look(self, storage: torch.UntypedStorage, takes_off: bool) -> None:
-        """See what has been written to marked memory."""
+        """See what has been written to marked memory; if ``takes_off``, take off all marks."""
         for mark in self.marks:
-            written, between = mark.look(storage, takes_off)
-            for begin, end in written:
-                self.undefined.remove(begin, end)
-            for begin, end in between:
-                for first, last in self.undefined.within(begin, end):
-                    self.uncertain.add(first, last)
-                self.undefined.remove(begin, end)
+            self._look(mark, storage, np.full(len(mark), takes_off) if takes_off else None)
+        if takes_off:
+            self.marks.clear()
+            self._loose.clear()
+
+    def make_way(self, storage: torch.UntypedStorage, spans: list[Span]) -> None:
+        """Take the marks off all cells of which an operator is about to write a part, or all."""
+        for mark in self.marks:
+            reached = mark.reached(spans)
+            if reached.any():
+                loose = self._look(mark, storage, reached)
+                self._loose += loose if len(mark) else [(mark.begin, mark.end)]
+        self.marks = [mark for mark in self.marks if len(mark)]
+
+    def mark_again(self, storage: torch.UntypedStorage, device: torch.device) -> None:
+        """Mark what :meth:`make_way` took the marks off and nothing was written to."""
+        pieces = [piece for span in self._loose for piece in self.undefined.within(*span)]
+        self._loose.clear()
+        for begin, end in pieces if len(pieces) <= _MOST_MARKED else ():
+            if end - begin >= CELL:
+                self.marks.append(Mark(storage, begin, end, device))
+
+    def _look(self, mark: Mark, storage: torch.UntypedStorage, takes_off: Any | None) -> list[Span]:
+        written, between, loose = mark.look(storage, takes_off)
+        for begin, end in written:
+            self.undefined.remove(begin, end)
+        for begin, end in between:
+            for first, last in self.undefined.within(begin, end):
+                self.uncertain.add(first, last)
+            self.undefined.remove(begin, end)
+        return loose
 
     def written(self, begin: int, end: int) -> None:
         self.undefined.remove(begin, end)
@@ -225,13 +177,23 @@ class Memory:
             block = self._blocks.get(storage._cdata)
             if block is not None and block.marks:
                 block.look(storage, takes_off)
-                if takes_off:
-                    block.marks.clear()
-                self._drop_if_defined(storage._cdata)
+                self._drop_if_defined(storage)
 
-    def _drop_if_defined(self, address: int) -> None:
-        if not self._blocks[address].undefined.all:
-            del self._blocks[address]
+    def _drop_if_defined(self, storage: torch.UntypedStorage) -> None:
+        block = self._blocks[storage._cdata]
+        if not block.undefined.all:
+            # Nobody would take them off later.
+            block.look(storage, True)
+            del self._blocks[storage._cdata]
+
+    def release(self) -> None:
+        """Put back what all marked memory held."""
+        for block in self._blocks.values():
+            if block.marks and not block.reference.expired():
+                storage = torch.UntypedStorage._new_with_weak_ptr(block.reference.cdata)
+                if storage is not None:
+                    block.look(storage, True)
+        self._blocks.clear()
 
     def new(self, tensors: Iterable[Tensor]) -> None:
         """Note that tensors have just been allocated, by an operator that does no more."""
@@ -249,12 +211,13 @@ class Memory:
     def written(self, tensors: Iterable[Tensor]) -> None:
         """Note that the bytes of tensors are defined."""
         for tensor in filter(is_strided, tensors if self._blocks else ()):
-            address = tensor.untyped_storage()._cdata
-            block = self._blocks.get(address)
+            storage = tensor.untyped_storage()
+            block = self._blocks.get(storage._cdata)
             if block is not None:
                 for begin, end in _spans(tensor):
                     block.written(begin, end)
-                self._drop_if_defined(address)
+                block.mark_again(storage, tensor.device)
+                self._drop_if_defined(storage)
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that a storage had another number of bytes before; those not in both are undefined.
@@ -266,30 +229,59 @@ class Memory:
             block = self._blocks.setdefault(storage._cdata, _Block(storage, True))
             block.undefined.add(begin, end)
             if end == storage.nbytes() and storage.device.type in ("cpu", "cuda"):
-                block.marks.append(_Mark(storage, begin, storage.device))
+                block.marks.append(Mark(storage, begin, end, storage.device))
 
-    def read_undefined(
-        self, plan: OverloadInfo, inputs: list[Tensor], written: list[Tensor]
-    ) -> bool:
-        """Return whether a call about to be made reads what is undefined, so its results are, too.
+    def read_by(self, plan: OverloadInfo, inputs: list[Tensor], written: list[Tensor]) -> int:
+        """Return the content of what a call about to be made reads.
+
+        If that is undefined, so are its results.
 
         Of a call with lists of tensors nobody knows which of its results come from which of them:
         they are undefined where all that it reads is.
         """
-        if not self._blocks or plan.reads_no_data or plan.aliases:
-            return False
+        if not self._blocks or plan.reads_no_data or plan.aliases or plan.rebinds:
+            return DEFINED
         if not plan.pointwise:
             # What they held before is overwritten.
             inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
-        self.look(inputs, takes_off=plan.func.namespace == "aten")
+        is_atens = plan.func.namespace == "aten"
+        self.look(inputs, takes_off=is_atens)
+        if is_atens or plan.asynchronous:
+            # A collective goes on writing when its call has returned: nothing is put back then.
+            self._make_way(written)
         if plan.asynchronous:
-            return False
-        undefined = [self._is_undefined_result(tensor) for tensor in filter(is_strided, inputs)]
-        return bool(undefined) and (all if plan.has_lists else any)(undefined)
+            return DEFINED
+        contents = [self._content_of_result(tensor) for tensor in filter(is_strided, inputs)]
+        if UNDEFINED in contents and (not plan.has_lists or set(contents) == {UNDEFINED}):
+            return UNDEFINED
+        return PARTLY if any(contents) else DEFINED
 
-    def _is_undefined_result(self, tensor: Tensor) -> bool:
+    def _make_way(self, written: list[Tensor]) -> None:
+        for tensor in filter(is_strided, written):
+            storage = tensor.untyped_storage()
+            block = self._blocks.get(storage._cdata)
+            if block is not None and block.marks:
+                block.make_way(storage, _spans(tensor))
+
+    def _content_of_result(self, tensor: Tensor) -> int:
         block = self._blocks.get(tensor.untyped_storage()._cdata)
-        return block is not None and block.is_result and self.content(tensor) == UNDEFINED
+        return DEFINED if block is None or not block.is_result else self.content(tensor)
+
+    def copied(self, storage: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
+        """Note that all bytes of a storage are those of another one now."""
+        known = self._blocks.get(source._cdata)
+        self._blocks.pop(storage._cdata, None)
+        if known is not None:
+            block = self._blocks[storage._cdata] = _Block(storage, known.is_result)
+            block.undefined.all = list(known.undefined.all)
+            block.uncertain.all = list(known.uncertain.all)
+
+    def look_at(self, storage: torch.UntypedStorage) -> None:
+        """See what others have written of a storage that is about to be read or written."""
+        block = self._blocks.get(storage._cdata)
+        if block is not None:
+            block.look(storage, True)
+            self._drop_if_defined(storage)
 
     def called(
         self,
@@ -306,8 +298,10 @@ class Memory:
             inputs: the tensors that it may have read.
             written: the arguments that it has written.
             fresh: the results in memory of their own.
-            undefined: the answer of :meth:`read_undefined` before the call.
+            undefined: whether :meth:`read_by` said so before the call.
         """
+        if plan.rebinds:
+            return  # it writes no bytes
         if undefined:
             self.allocated(fresh)
             # What was defined is not hidden, though undefined bytes are in it now.
@@ -322,6 +316,43 @@ class Memory:
             else:
                 self.written(each for each in written if not any(each is i for i in inputs))
 
+    def spread(self, plan: OverloadInfo, inputs: list[Tensor], results: list[Tensor]) -> bool:
+        """Note which elements of an elementwise call's results come from undefined ones.
+
+        Returns:
+            False if it is no such call, or if they are in too many pieces to follow.
+        """
+        if not plan.elementwise or plan.has_lists:
+            return False
+        results = [*filter(is_strided, results)]
+        # What a copy overwrites it does not read.
+        read = filter(is_strided, inputs[1:] if plan.copies else inputs)
+        partly = [each for each in read if each.untyped_storage()._cdata in self._blocks]
+        if any(each.numel() > _MOST_ELEMENTS for each in results):
+            return False
+        with without_modes():
+            masks = [self._undefined_elements(each) for each in partly if each.numel()]
+            spans = [_spans_of_elements(result, masks) for result in results]
+        if any(len(each) > _MOST_PIECES for each in spans):
+            return False
+        for result, each in zip(results, spans):
+            storage = result.untyped_storage()
+            for begin, end in each:
+                block = self._blocks.setdefault(storage._cdata, _Block(storage, True))
+                block.undefined.add(begin, end)
+        return True
+
+    def _undefined_elements(self, tensor: Tensor) -> Tensor:
+        """Return which elements are undefined: bool of the tensor's shape."""
+        covered, size = _spans(tensor), tensor.itemsize
+        begin, end = covered[0][0], covered[-1][1]
+        elements = torch.zeros((end - begin) // size, dtype=torch.bool, device="cpu")
+        for first, last in self._blocks[tensor.untyped_storage()._cdata].undefined.within(
+            begin, end
+        ):
+            elements[(first - begin) // size : -(-(last - begin) // size)] = True
+        return elements.as_strided(tensor.shape, tensor.stride())
+
     def forget_freed(self) -> None:
         """Drop what is known about storages that are gone."""
         self._blocks = {
@@ -331,7 +362,7 @@ class Memory:
         }
 
 
-def _spans(tensor: Tensor) -> list[_Span]:
+def _spans(tensor: Tensor) -> list[Span]:
     """Return the bytes of its storage that a tensor covers, in order."""
     if not tensor.numel():
         return []
@@ -354,12 +385,24 @@ def _spans(tensor: Tensor) -> list[_Span]:
     return [(start, start + length) for start in starts]
 
 
+def _spans_of_elements(tensor: Tensor, masks: list[Tensor]) -> list[Span]:
+    """Return the bytes of a tensor's elements that a mask marks; masks broadcast to it."""
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    marked = torch.zeros(reach + 1 if tensor.numel() else 0, dtype=torch.bool, device="cpu")
+    view = marked.as_strided(tensor.shape, tensor.stride())
+    for mask in masks:
+        view |= mask
+    changes = np.flatnonzero(np.diff(marked.numpy(), prepend=False, append=False))
+    ends = ((changes + int(tensor.storage_offset())) * tensor.itemsize).tolist()
+    return list(zip(ends[::2], ends[1::2]))
+
+
 def watch() -> None:
-    """Show each resized storage to the innermost observer: it is no call of an operator."""
+    """Show each resized or copied storage to the innermost observer: no operator says so."""
     storages: Any = torch.UntypedStorage
     if "resize_" in vars(storages):
         return
-    resize = storages.resize_
+    resize, copy = storages.resize_, storages.copy_
 
     @functools.wraps(resize)
     def observed(storage: torch.UntypedStorage, size: int) -> Any:
@@ -368,4 +411,12 @@ def watch() -> None:
             return resize(storage, size)
         return seen_by.observe_resize(storage, functools.partial(resize, storage, size))
 
-    storages.resize_ = observed
+    @functools.wraps(copy)
+    def observed_copy(
+        storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any
+    ) -> Any:
+        seen_by = observer() if _count_modes() else None
+        run = functools.partial(copy, storage, source, *options, **named)
+        return run() if seen_by is None else seen_by.observe_copy(storage, source, run)
+
+    storages.resize_, storages.copy_ = observed, observed_copy

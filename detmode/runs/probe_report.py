@@ -26,6 +26,7 @@ REASONS = {
     "views": "return no data of their own",
     "allocations": "return uninitialized memory",
     "collectives": "need other processes",
+    "memory": "tell of memory itself, and a copy lies elsewhere",
     "no outputs": "return nothing to compare",
     "no data": "their tensors are meta or fake tensors",
     "higher-order operators": "run below a mode, where their calls are not seen",

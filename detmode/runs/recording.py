@@ -24,19 +24,19 @@ from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.mode.repetition.digests import Digests
-from detmode.mode.repetition.tensors import form_of, is_capturing, is_strided, to_digest
+from detmode.mode.repetition.tensors import bytes_of, form_of, is_capturing, is_strided, to_digest
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.description import about_run, arguments_text, generator_state, lock_of_run
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
 from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
-from detmode.runs.memory import DEFINED, UNDEFINED, Memory, watch
+from detmode.runs.memory import DEFINED, PARTLY, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
-from detmode.runs.trace_file import TraceError
+from detmode.runs.trace_file import TraceError, partly_uninitialized
 from detmode.runs.trace_writer import Writer
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
@@ -45,7 +45,9 @@ from detmode.table.overload_info import OverloadInfo
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
 UNSAID = "detmode.record: the result of"
-"""The beginning of the warning that calls read uninitialized memory."""
+"""The beginning of the warning that calls read uninitialized memory only."""
+PARTLY_READ = "detmode.record:"
+"""The beginning of the warning that calls read memory that is uninitialized in part."""
 _BATCH = 512
 """The number of calls after which a batch is written."""
 _LONGEST = 1 << 14
@@ -109,6 +111,8 @@ class record(RunObserver):
         self._pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
         # The calls whose results are undefined, as they read undefined memory, by their lines.
         self._unsaid: Counter[str] = Counter()
+        # Those that read memory that is undefined in part, likewise.
+        self._doubtful: Counter[str] = Counter()
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
@@ -160,9 +164,9 @@ class record(RunObserver):
     def unwritten_reads(self) -> dict[str, int]:
         """The number of calls that read memory that nobody had written, by operator and line.
 
-        Their results are not recorded.
+        Where all of it was so, their results are not recorded.
         """
-        return dict(self._unsaid)
+        return dict(self._unsaid + self._doubtful)
 
     @untraced
     def __exit__(
@@ -178,6 +182,7 @@ class record(RunObserver):
                 undo.callback(self._write_lock)
                 self._writer.unrecorded = self.other_threads.total
                 undo.callback(self._writer.close, error is None)
+                undo.callback(self._memory.release)
                 undo.callback(self._flush)
                 pending = chain.from_iterable(self._pending.values())
                 undo.callback(self._complete, [result for _, result, waited in pending if waited])
@@ -189,8 +194,15 @@ class record(RunObserver):
                 warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
         if self._unsaid and not self._is_inherited:
             warnings.warn(
-                f"{UNSAID} {self._unsaid.total()} calls is not recorded, as they read memory that "
-                f"nobody had written: {next(iter(self._unsaid))}",
+                f"{UNSAID} {plural(self._unsaid.total(), 'call')} is not recorded, as they read "
+                f"memory that nobody had written (uninitialized): {next(iter(self._unsaid))}",
+                stacklevel=2,
+            )
+        if self._doubtful and not self._is_inherited:
+            warnings.warn(
+                f"{PARTLY_READ} {plural(self._doubtful.total(), 'call')} read memory that is, all "
+                "or in part, uninitialized, and may give other results in each run: "
+                f"{next(iter(self._doubtful))}",
                 stacklevel=2,
             )
 
@@ -215,6 +227,8 @@ class record(RunObserver):
         with self._lock:
             plan = self._plan(func)
             inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
+            if plan.takes_storages:
+                inputs += [bytes_of(value) for value in args if _is_storage(value)]
             seeded = generator_state(inputs, kwargs) if plan.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
@@ -224,7 +238,8 @@ class record(RunObserver):
             if self._pending and not is_late:
                 # Gloo itself copies a result into place, while another thread waits for it.
                 self._complete(inputs[1:] if plan.copies else [*inputs, *written])
-            undefined = self._memory.read_undefined(plan, inputs, written)
+            content = self._memory.read_by(plan, plan.without_unread(inputs, args, kwargs), written)
+            undefined = content == UNDEFINED
             before = None if is_late else self._add(inputs, really=plan.gives_value)
             resized = filter(is_strided, written if plan.allocates else ())
             sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
@@ -265,6 +280,8 @@ class record(RunObserver):
                 self._memory.new(fresh)
             else:
                 self._memory.called(plan, inputs, written, fresh, undefined)
+                if content == PARTLY and self._memory.spread(plan, inputs, [*fresh, *written]):
+                    content = DEFINED  # as far as it is recorded
             # What is an argument's memory is followed already.
             unwritten = [result[n] for n in plan.undefined if _storage(result[n]) not in known]
             if unwritten:
@@ -288,8 +305,11 @@ class record(RunObserver):
             inside = None if graph is None else graph.name
             arguments = arguments_text(args, kwargs)
             self._write(plan.name, place, sides, seeded, arguments, inside, collective)
-            if undefined and not plan.gives_value and not self._skips:
-                self._unsaid[f"{plan.name} at {place.site.text}"] += 1
+            if content != DEFINED and not self._skips:
+                unsaid = undefined and not plan.gives_value
+                (self._unsaid if unsaid else self._doubtful)[
+                    f"{plan.name} at {place.site.text}"
+                ] += 1
             # What comes next in a graph may write them, which is not seen.
             self._memory.written(buffers)
         return result
@@ -376,7 +396,8 @@ class record(RunObserver):
                         here: list[Tensor] = []
                         others: list[Tensor] = []
                         for each in tensors:
-                            (here if each.is_cpu and is_strided(each) else others).append(each)
+                            by_bytes = each.is_cpu and is_strided(each) and not each.is_quantized
+                            (here if by_bytes else others).append(each)
                         forms, numbers = self._add(others)
                         known = [self._form(each, True) for each in here]
                         writer.add(name, (known, forms), hash_of(here), len(numbers))
@@ -427,32 +448,43 @@ class record(RunObserver):
             return forms, numbers
         for tensor in tensors:
             strided = is_strided(tensor)
-            forms.append(self._form(tensor, strided))
+            content = self._memory.content(tensor) if strided else DEFINED
             if not strided:
                 with without_modes():
                     numbers.append(self._digests.add(to_digest(tensor)))
             elif self._pending and (unfinished := self._pending.get(_storage(tensor))):
                 numbers.append(self._digests.add_undefined())
                 unfinished.append((numbers[-1], tensor, unfinished[0][2]))
+                content = DEFINED
+            elif content == DEFINED or really:
+                content = PARTLY if content else DEFINED
+                numbers.append(self._digests.add(self._in_bytes(tensor)))
+            elif content == UNDEFINED or tensor.is_quantized:
+                numbers.append(self._digests.add_undefined())
             else:
-                content = DEFINED if really else self._memory.content(tensor)
-                if content == UNDEFINED:
-                    numbers.append(self._digests.add_undefined())
-                else:
-                    if content != DEFINED:
-                        tensor = self._memory.defined_part(tensor)
-                    numbers.append(self._digests.add(tensor))
+                numbers.append(self._digests.add(self._memory.defined_part(tensor)))
+            forms.append(self._form(tensor, strided, content))
         return forms, numbers
 
-    def _form(self, tensor: Tensor, strided: bool) -> int:
-        """Return the number of a tensor's form."""
+    @staticmethod
+    def _in_bytes(tensor: Tensor) -> Tensor:
+        if not tensor.is_quantized:
+            return tensor
+        with without_modes():
+            return to_digest(tensor)
+
+    def _form(self, tensor: Tensor, strided: bool, content: int = DEFINED) -> int:
+        """Return the number of a tensor's form, which says so if it is uninitialized in part."""
         assert self._writer is not None
         # For a tensor without strides, the text of the form is the key.
         look = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device) if strided else None
-        key = look or form_of(tensor)
+        key = (look or form_of(tensor), content)
         form = self._forms.get(key)
         if form is None:
-            form = self._forms[key] = self._writer.number(form_of(tensor))
+            text = form_of(tensor)
+            if content == PARTLY:
+                text = partly_uninitialized(text)
+            form = self._forms[key] = self._writer.number(text)
         return form
 
     def _defined(self, tensors: list[Tensor]) -> list[Tensor | None]:
@@ -470,9 +502,31 @@ class record(RunObserver):
         with self._lock:
             for number, result, _ in self._pending.pop(storage._cdata, ()):
                 self._digests.replace(number, result)
+            # What it marked may be given back, and other memory be there afterwards.
+            self._memory.look_at(storage)
         result = run()
         with self._lock:
             self._memory.resized(storage, before)
+        return result
+
+    def observe_copy(
+        self, storage: torch.UntypedStorage, source: torch.UntypedStorage, run: Callable[[], Any]
+    ) -> Any:
+        """Observe a copy of a storage, which is no call of the program's. See :class:`Observer`."""
+        if self._thread.is_inside or self._is_inherited:
+            return run()
+        with self._lock:
+            for each in (storage, source):
+                for number, result, _ in self._pending.pop(each._cdata, ()):
+                    self._digests.replace(number, result)
+                self._memory.look_at(each)
+        self._thread.is_inside = True
+        try:
+            result = run()
+        finally:
+            self._thread.is_inside = False
+        with self._lock:
+            self._memory.copied(storage, source)
         return result
 
 
@@ -490,6 +544,10 @@ def _is_received() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _is_storage(value: Any) -> bool:
+    return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))
 
 
 def _storage(tensor: Tensor) -> int:

@@ -91,11 +91,27 @@ def _text(value: object) -> str:
 
 
 def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
-    """Return the generators whose states differed when the recordings began."""
+    """Return the generators whose states differed when the recordings began.
+
+    Those that both programs seeded alike are left out.
+    """
     first, second = (run.about.get("generators") for run in (one, other))
     if not isinstance(first, dict) or not isinstance(second, dict):
         return ()
-    return tuple(name for name in sorted(first) if name in second and first[name] != second[name])
+    alike = _seeded_alike(one, other)
+    return tuple(
+        name
+        for name in sorted(first)
+        if name in second and first[name] != second[name] and name.partition(":")[0] not in alike
+    )
+
+
+def _seeded_alike(one: Reader, other: Reader) -> set[str]:
+    locks = one.lock(), other.lock()
+    first, second = ({} if each is None else each.sections.get("generators", {}) for each in locks)
+    alike = {name for name in first if first[name] == second.get(name)}
+    # torch.manual_seed seeds the GPUs' generators too.
+    return alike | ({"cuda"} if "torch" in alike else set())
 
 
 def two_ranks(one: Reader, other: Reader) -> tuple[str, str] | None:

@@ -40,6 +40,9 @@ _MOST_TEXT_A_CALL = 1 << 23
 """Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
 
 
+_UNINITIALIZED = " partly uninitialized "
+
+
 class TraceError(ValueError):
     """A trace that cannot be read or written: one line, naming the file and what to do."""
 
@@ -81,6 +84,24 @@ class TraceCall:
     generator: bytes | None
     graph: str | None = None
     collective: Collective | None = None
+
+    @property
+    def gives_value(self) -> bool:
+        """True if it gives no tensor: a number of Python's, whatever it read."""
+        return not self.outputs.forms and not self.mutated.forms
+
+    @property
+    def reads_uninitialized(self) -> bool:
+        """True if it read memory that nobody had written, or that was written in part."""
+        # A backward reads outputs of its forward, which may be partly unwritten.
+        if "backward" in self.overload:
+            return False
+        n = len(self.mutated.forms)
+        # What it overwrites it need not read.
+        begin = n if self.inputs.forms[:n] == self.mutated.forms else 0
+        return UNDEFINED in self.inputs.digests[begin:] or any(
+            _UNINITIALIZED in form for form in self.inputs.forms
+        )
 
     def tensors(self) -> Iterator[tuple[str, str, bytes]]:
         """Yield the name ("input 0"), the form and the digest of each tensor."""
@@ -376,6 +397,12 @@ def _record(
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
     return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+
+
+def partly_uninitialized(form: str) -> str:
+    """Return the form of a tensor that is uninitialized in part."""
+    what, _, device = form.rpartition(" ")
+    return f"{what}{_UNINITIALIZED}{device}"
 
 
 def split(digests: bytes) -> Iterator[bytes]:

@@ -19,6 +19,8 @@ from detmode.runs.trace_file import (
     TraceError,
     split,
 )
+from detmode.table.overload_info import OverloadInfo
+from detmode.table.rule_table import resolve
 
 OWN_GENERATOR = "generator=Generator"
 """Marks, in the arguments, a call that does not draw from the global generator."""
@@ -39,6 +41,18 @@ SHARING = frozenset(
     )
 )
 """Collectives that give all ranks of their group the same result."""
+
+
+def _computes(overload: str) -> bool:
+    """Return whether an operator computes its results from the data of its inputs."""
+    func = resolve(overload)
+    if func is None:
+        return False
+    facts = OverloadInfo(func)
+    looks_only = facts.aliases or facts.rebinds or facts.reads_no_data or facts.asynchronous
+    return not looks_only and not facts.undefined
+
+
 _MOST_NAMED = 1 << 26
 """Characters of all lines of a run, since reports contain them."""
 
@@ -64,11 +78,14 @@ class TraceIndex:
         self.collectives: dict[int, tuple[Collective, bool, bool]] = {}
         # For a rank's in-place calls, the bytes before and after.
         self.updates: dict[int, tuple[int, int]] = {}
+        # The calls whose results are not recorded, as they read uninitialized memory.
+        self.unsaid = 0
         is_rank = self.reader.about.get("rank") is not None
         positions: dict[tuple[str, str, str | None], int] = {}
         named = 0
         made_here = {UNDEFINED}
         known: dict[int, tuple[int, int, int, int]] = {}
+        computes: dict[int, bool] = {}
         calls = progress(self.reader.scan(), f"reading {path}", "calls")
         for shape, arguments, digests, collective in calls:
             found = known.get(id(shape))
@@ -89,7 +106,11 @@ class TraceIndex:
                         )
                 found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
                 known[id(shape)] = found
+                computes[kind] = _computes(shape.overload)
             kind, inputs_end, end, position = found
+            if computes[kind] and UNDEFINED in digests:
+                sides = (digests[:inputs_end], digests[inputs_end:end])
+                self.unsaid += all(UNDEFINED in split(side) for side in sides)
             inputs = hash((kind, arguments, digests[:inputs_end], digests[end:]))
             whole = hash((inputs, digests[inputs_end:end]))
             from_outside = not made_here.issuperset(split(digests[:inputs_end]))

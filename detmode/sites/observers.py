@@ -84,6 +84,12 @@ class Observer(CompiledInside):
         """Observe the resizing of a storage, which ``run()`` carries out, and return its result."""
         return run()
 
+    def observe_copy(
+        self, storage: torch.UntypedStorage, source: torch.UntypedStorage, run: Callable[[], Any]
+    ) -> Any:
+        """Observe a copy of all bytes of one storage to another, and return its result."""
+        return run()
+
 
 _observers: weakref.WeakSet[Observer] = weakref.WeakSet()
 

@@ -101,7 +101,7 @@ SPECIAL = (1.0, nan, -0.0, 2.0, inf, -inf, inf, 1e-40, 6e-8, -0.0, -0.0, 3e38, 3
 def special(arguments: Arguments, name: str, step: int = 1) -> Arguments:
     """The same call with :data:`SPECIAL` in every ``step``-th element of a contiguous tensor."""
     elements = arguments[name].view(-1)[::step]
-    values = torch.tensor(SPECIAL[: len(elements)], dtype=torch.float64)
+    values = torch.tensor(SPECIAL[: len(elements)], dtype=torch.float64, device="cpu")
     elements[: len(values)] = values.to(elements)
     return arguments
 
@@ -206,7 +206,11 @@ def sparse_matrix(
         # checked, even where it is.
         warnings.simplefilter("ignore", UserWarning)
         matrix = torch.sparse_coo_tensor(
-            torch.stack(places), make.normal(entries), (rows, columns), check_invariants=True
+            torch.stack(places),
+            make.normal(entries),
+            (rows, columns),
+            check_invariants=True,
+            device=make.device,
         )
         if layout == "coo":
             return matrix
@@ -221,7 +225,9 @@ def sparse_matrix(
         if layout == "csr":
             return matrix
         ends, others = matrix.crow_indices().int(), matrix.col_indices().int()
-        return torch.sparse_csr_tensor(ends, others, matrix.values(), size=matrix.shape)
+        return torch.sparse_csr_tensor(
+            ends, others, matrix.values(), size=matrix.shape, device=make.device
+        )
 
 
 def sparse_call(
@@ -269,7 +275,7 @@ Assigned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 def places(tensor: torch.Tensor) -> torch.Tensor:
     """The row-major position of each element."""
-    return torch.arange(tensor.numel()).view(tensor.shape)
+    return torch.arange(tensor.numel(), device="cpu").view(tensor.shape)
 
 
 def padded(make: Maker, shape: Sequence[int], padding: Sequence[int]) -> Arguments:

@@ -43,7 +43,7 @@ def backward(taps: Taps) -> Callable[..., Tensor]:
                 [_sum([row[o] * weight for o, weight in column]) for column in columns]
                 for row in moved.reshape(-1, out).tolist()
             ]
-            flat = torch.tensor(sums, dtype=torch.float64)
+            flat = torch.tensor(sums, dtype=torch.float64, device="cpu")
             result = flat.reshape(*moved.shape[:-1], size).movedim(-1, d)
         return result
 

@@ -31,9 +31,11 @@ class Maker:
         dtype = dtype or self.dtype
         if not dtype.is_floating_point and not dtype.is_complex:
             return self.integers(0, 2 if dtype is torch.bool else 10, *shape, dtype=dtype)
-        real = torch.empty((*shape, 2) if dtype.is_complex else shape, dtype=torch.float64)
+        real = torch.empty(
+            (*shape, 2) if dtype.is_complex else shape, dtype=torch.float64, device="cpu"
+        )
         real.normal_(generator=self._generator)
-        exponents = torch.randint(-4, 5, real.shape, generator=self._generator)
+        exponents = torch.randint(-4, 5, real.shape, generator=self._generator, device="cpu")
         real = torch.ldexp(real, exponents)
         return (torch.view_as_complex(real) if dtype.is_complex else real).to(self.device, dtype)
 
@@ -41,7 +43,9 @@ class Maker:
         self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int64
     ) -> torch.Tensor:
         """Integers in ``[low, high)``; int64, as indices are, unless said otherwise."""
-        values = torch.randint(low, max(high, low + 1), shape, generator=self._generator)
+        values = torch.randint(
+            low, max(high, low + 1), shape, generator=self._generator, device="cpu"
+        )
         return values.to(self.device, dtype)
 
     def mask(self, *shape: int) -> torch.Tensor:
@@ -50,7 +54,7 @@ class Maker:
 
     def zipf(self, n: int, size: int) -> torch.Tensor:
         """Positions below ``size``, a few asked for most: the k-th about 1/k often; int64 (n,)."""
-        weights = 1 / torch.arange(1, size + 1, dtype=torch.float64)
+        weights = 1 / torch.arange(1, size + 1, dtype=torch.float64, device="cpu")
         drawn = torch.searchsorted(
             weights.cumsum(0) / weights.sum(), self.normal(n, dtype=torch.float64).cpu().sigmoid()
         )

@@ -46,8 +46,19 @@ _GROWN_MEMORY = frozenset(
 )
 """Operators whose results are uninitialized memory as far as they are larger than before."""
 
+_REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
+"""Operators that give a tensor different memory."""
+
+_SCALING = frozenset(
+    f"aten::{name}"
+    for name in ("_addmm_activation", "addbmm", "addmm", "addmv", "addr", "baddbmm", "sspaddmm")
+)
+"""Operators that add ``beta`` times their first argument, which they do not read where it is 0."""
+
 _FORMS_ALONE = ("_like", "new_zeros", "new_ones", "new_full")
 """The ends of the names of operators that read a tensor's form, and not its data."""
+
+_COPIES = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
 _VALUES = ("aten::_local_scalar_dense", "aten::equal")
 
@@ -146,10 +157,15 @@ class OverloadInfo:
         waits: true for the operator that waits.
         aliases: true if its results may be views of its arguments, which it does not write.
         pointwise: true if each element of the result depends on one place of the arguments alone.
+        elementwise: true if it is pointwise, or copies.
         reads_no_data: true if it reads no more than the forms of its arguments.
+        rebinds: true if it gives its first argument other memory, or another view of the same, and
+            writes none.
+        takes_storages: true if an argument is a storage.
         has_lists: true if an argument is a list of tensors.
         allocates: true if its results are uninitialized memory, or have some at the end.
         copies: true if it overwrites its first argument with the second.
+        scales: true if it adds ``beta`` times its first argument.
         gives_value: true if it returns a value of Python's that depends on its arguments' data.
     """
 
@@ -179,7 +195,11 @@ class OverloadInfo:
         self.waits = schema.name == "_c10d_functional::wait_tensor"
         self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
         self.aliases = not schema.is_mutable and any(each.alias_info for each in schema.arguments)
+        self.rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
+        self.takes_storages = any(str(each.type) == "Storage" for each in schema.arguments)
+        self.scales = schema.name.removesuffix("_") in _SCALING
         self.pointwise = torch.Tag.pointwise in func.tags
+        self.elementwise = self.pointwise or schema.name in _COPIES
         self.reads_no_data = self.allocates or schema.name.endswith(_FORMS_ALONE)
         self.has_lists = any(str(each.type) == "List[Tensor]" for each in schema.arguments)
         self.copies = schema.name == "aten::copy_"
@@ -221,6 +241,14 @@ class OverloadInfo:
         if kwargs:
             found += tensors_in(v for name, v in kwargs.items() if name not in self.out_names)
         return found
+
+    def without_unread(
+        self, inputs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Tensor]:
+        """Return the tensors of :meth:`read` without what the call leaves out, as ``beta`` is 0."""
+        if self.scales and self.signature.bind(args, kwargs).get("beta", 1) == 0:
+            return inputs[1:]
+        return inputs
 
     def is_waited_for(self, args: tuple[Any, ...]) -> bool:
         """Return whether the caller of a collective waits for it at once."""

@@ -219,7 +219,9 @@ def last_stays(
     places = enumerate(destinations.flatten().tolist())
     last = {destination: place for place, destination in places}
     result = before.clone(memory_format=torch.contiguous_format)
-    to, kept = (torch.tensor(list(each), dtype=torch.int64) for each in (last, last.values()))
+    to, kept = (
+        torch.tensor(list(each), dtype=torch.int64, device="cpu") for each in (last, last.values())
+    )
     result.view(-1)[to] = source.reshape(-1)[kept]
     return result
 

@@ -35,7 +35,9 @@ Plant = Callable[[torch.Tensor, torch.Generator], None]
 
 def _plant(*values: float) -> Plant:
     def plant(tensor: torch.Tensor, generator: torch.Generator) -> None:
-        places = torch.randperm(tensor.numel(), generator=generator)[: len(values)].tolist()
+        places = torch.randperm(tensor.numel(), generator=generator, device="cpu")[
+            : len(values)
+        ].tolist()
         for place, value in zip(places, values):
             _element(tensor, place).fill_(value)
 
@@ -58,7 +60,9 @@ def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
     # In the upper half of their range, so that their own rounding is relatively small.
     normal = torch.finfo(tensor.dtype).smallest_normal
     own = _unexpanded(tensor)
-    parts = 0.5 + 0.5 * torch.rand(own.shape, generator=generator, dtype=torch.float64)
+    parts = 0.5 + 0.5 * torch.rand(
+        own.shape, generator=generator, dtype=torch.float64, device="cpu"
+    )
     own.copy_(parts * normal)
 
 

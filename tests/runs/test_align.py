@@ -1,17 +1,19 @@
 """Aligning sequences: nothing is lost, what is the same meets, and as little as can be is left."""
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detmode.runs.align import Pair, align
+from detmode.runs.align import Effort, Pair, align
 
 sequences = st.lists(st.integers(1, 4), max_size=30)
 
 
-def by_kind(a: list[int], b: list[int]) -> list[Pair]:
+def by_kind(a: list[int], b: list[int], effort: Effort | None = None) -> list[Pair]:
     """Aligned by the kinds alone: no two calls are the same to the byte."""
     whole = list(range(-len(a), 0)), list(range(1, len(b) + 1))
-    return list(align((a, b), whole, whole))
+    return list(align((a, b), whole, whole, effort))
 
 
 def fewest_left_over(a: list[int], b: list[int]) -> int:
@@ -58,3 +60,30 @@ def test_far_stretch() -> None:
     common = [1, 2, 3, 4] * 50
     pairs = by_kind(common, [9] * 3000 + common)
     assert sum(i is not None and j is not None for i, j in pairs) == len(common)
+
+
+@given(sequences, sequences, st.integers(0, 60))
+def test_a_bounded_alignment_is_whole(a: list[int], b: list[int], most: int) -> None:
+    """With little effort every call still appears once, in order, and pairs are alike."""
+    effort = Effort(most)
+    pairs = by_kind(a, b, effort)
+    assert [i for i, _ in pairs if i is not None] == list(range(len(a)))
+    assert [j for _, j in pairs if j is not None] == list(range(len(b)))
+    assert all(a[i] == b[j] for i, j in pairs if i is not None and j is not None)
+    if effort.coarse_from is None:
+        assert sum(i is None or j is None for i, j in pairs) == fewest_left_over(a, b)
+
+
+def test_loops_of_other_lengths_take_bounded_time() -> None:
+    """Long runs whose loops depend on data take no more steps than are allowed.
+
+    From where these are spent on the alignment is coarse, and says so.
+    """
+    choose = random.Random(0)
+    a, b = ([choose.randrange(3) for _ in range(20_000)] for _ in range(2))
+    effort = Effort(1 << 16)
+    pairs = by_kind(a, b, effort)
+    assert sum(i is not None for i, _ in pairs) == len(a)
+    assert effort.coarse_from is not None
+    # One search goes a little beyond.
+    assert effort.left > -(1 << 20)

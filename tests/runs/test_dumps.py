@@ -83,8 +83,10 @@ def test_dumped_tensor_is_the_tensor(
     dump = dumped(tmp_path / "run", "aten::clone@0", tensor.clone)
     for name, part in parts(tensor).items():
         found = read(dump, f"input 0 {name}".rstrip())
-        assert same_bits(found, part)
-        assert same_bits(found, read(dump, f"output 0 {name}".rstrip()))
+        # What repeats in memory is there once.
+        assert same_bits(found.expand(part.shape), part)
+        output = read(dump, f"output 0 {name}".rstrip())
+        assert same_bits(output.expand(part.shape), part)
         assert all(len(each) <= chunk for each in dump.chunks(f"input 0 {name}".rstrip()))
     for number, array in dump.arrays.values():
         found = np.load(dump.path / f"{number}.npy", allow_pickle=False)

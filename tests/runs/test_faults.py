@@ -122,6 +122,21 @@ def test_generators_that_are_not_the_reason(
     assert (divergence.kind, divergence.generators) == (kind, ())
 
 
+def test_equal_seeds_are_not_the_reason(tmp_path: Path) -> None:
+    """Both programs seed as their first act, and get other data: the seeds are not blamed."""
+    for number in (1, 2):
+        torch.seed()  # a process whose generators begin anywhere
+        random.seed()
+        with record(tmp_path / str(number)):
+            torch.manual_seed(0)
+            random.seed(0)
+            torch.zeros(2).add(torch.tensor([1.0, float(number)]))
+    comparison = diff(tmp_path / "1", tmp_path / "2")
+    assert comparison.divergence is not None
+    assert (comparison.divergence.kind, comparison.divergence.generators) == ("inputs", ())
+    assert "seed" not in comparison.verdict
+
+
 def occurrence(path: Path, number: int) -> int:
     """The position of a call among those of its operator."""
     calls = list(Reader(path).calls())

@@ -53,6 +53,14 @@ def test_an_argument_that_the_call_resizes() -> None:
     assert snapshot.copy()[0][0].tolist() == [2, 3]
 
 
+def test_bytes_that_the_call_counts_from_the_beginning() -> None:
+    """They are where they were in their storage, however that is aligned."""
+    tensor = torch.arange(40.0)[7:]
+    for _ in range(8):
+        ((copy, *_), _) = Snapshot((tensor,), {}, whole=True, in_place=True).copy()
+        assert torch.as_strided_copy(copy, (3,), (1,), 2).tolist() == [2, 3, 4]
+
+
 def test_aliases_stay_aliases() -> None:
     """Of a tensor and its view, and of a tensor given twice; other copies are apart."""
     base = torch.zeros(6)

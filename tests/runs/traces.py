@@ -1,13 +1,21 @@
-"""Recordings with any bytes in their files."""
+"""Recordings, and such with any bytes in their files."""
 
+import ctypes
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import torch
 from hypothesis import strategies as st
+from torch import Tensor
 
-from detmode import TraceError, diff
+import detmode
+from detmode import TraceError, diff, record
+from detmode.runs.trace_file import Reader, TraceCall
+from detmode.sites.observers import observer
 
 PIECES = [b"[" * 3000, b"-1", b"1e999", b"{}", b"'O'", b"|O", b"null", b"9" * 5000, b"True"]
 
@@ -38,3 +46,33 @@ def check_hostile_copy(
     assert str(copy) in said
     assert "\n" not in said
     shutil.rmtree(copy)
+
+
+def calls(path: Path, *overloads: str) -> list[TraceCall]:
+    """The recorded calls, of some overloads or of all."""
+    return [call for call in Reader(path).calls() if not overloads or call.overload in overloads]
+
+
+def compared(
+    tmp_path: Path, program: Callable[[Any, record], object], *values: Any
+) -> detmode.Comparison:
+    """The comparison of two runs of a program, each with a value of its own."""
+    folders = [tmp_path / name for name in ("run", "other")]
+    for folder, value in zip(folders, values):
+        program(value, record(folder))
+    return diff(*folders)
+
+
+def new(numel: int, byte: int) -> Tensor:
+    """Memory that nobody has written, and that holds these bytes."""
+    recording = observer()
+    assert isinstance(recording, record)
+    held = torch.empty(0)
+    # What the allocator does, below the dispatcher's sight.
+    storage = torch.UntypedStorage(4 * numel)
+    ctypes.memset(storage.data_ptr(), byte, 4 * numel)
+    made = recording.observe(
+        torch.ops.aten.empty.memory_format, ([numel],), {}, lambda size: held.set_(storage)
+    )
+    assert isinstance(made, Tensor)
+    return made

@@ -107,7 +107,7 @@ class Watch(ctypes.Structure):
         self.timeout = timeout
         self.block_order = order
         self._order = None if order is None else (ctypes.c_uint * len(order))(*order)
-        self._records = torch.empty(capacity, 2, dtype=torch.int64)
+        self._records = torch.empty(capacity, 2, dtype=torch.int64, device="cpu")
         super().__init__(
             order=ctypes.addressof(self._order) if self._order else None,
             races=races,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.digest import add_digest, add_digests, finish_digests
-from detmode.cuda.elements import in_memory
+from detmode.cuda.elements import in_memory, once
 from detmode.environment.dispatch import without_modes
 
 STAGED_BYTES = 1 << 22
@@ -31,7 +31,7 @@ class Digests:
 
     def __init__(self) -> None:
         with without_modes():
-            self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64)
+            self._staged = torch.zeros(STAGED_BYTES // 8, dtype=torch.int64, device="cpu")
         self._address = self._staged.data_ptr()
         self._words = 0
         self._lengths: list[int] = []
@@ -47,7 +47,7 @@ class Digests:
         self._waiting.clear()
         self._slots.clear()
         with without_modes():
-            self._blocks = [torch.zeros(1, 2, dtype=torch.int64)]
+            self._blocks = [torch.zeros(1, 2, dtype=torch.int64, device="cpu")]
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -67,27 +67,36 @@ class Digests:
         self._waiting[number] = self._waiting.pop()
 
     def add(self, tensor: Tensor) -> int:
-        """Add the digest of a strided tensor with data, as it is now; return its number."""
+        """Add the digest of a tensor, as it is now; return its number.
+
+        Args:
+            tensor: strided, with data, and not quantized.
+        """
+        n_bytes = tensor.nbytes
+        if not tensor.is_contiguous():
+            with without_modes():
+                tensor = once(tensor)
         if tensor.is_cpu and tensor.nbytes <= _SMALL:
-            return self._stage(tensor)
+            return self._stage(tensor, n_bytes)
         with without_modes():
             if tensor.is_cuda:
                 block, row = self._slot(tensor.device)
                 add_digest(self._blocks[block][row], tensor)
             else:
                 block, row = len(self._blocks), 0
-                self._blocks.append(torch.zeros(1, 2, dtype=torch.int64))
+                self._blocks.append(torch.zeros(1, 2, dtype=torch.int64, device="cpu"))
                 add_digest(self._blocks[block][0], tensor.cpu())
-        return self._number(block, row, tensor.nbytes)
+        return self._number(block, row, n_bytes)
 
     def _number(self, block: int, row: int, n_bytes: int) -> int:
         self._waiting.append((block, row, n_bytes))
         return len(self._waiting) - 1
 
-    def _stage(self, tensor: Tensor) -> int:
-        """Copy a small tensor's bytes to the staging buffer."""
+    def _stage(self, tensor: Tensor, whole: int) -> int:
+        """Copy a small tensor's bytes to the staging buffer; ``whole`` counts repeated ones too."""
         n_bytes = tensor.nbytes
-        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        lazy = tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+        if lazy or not tensor.is_contiguous():
             with without_modes():
                 tensor = in_memory(tensor)
         words = -(-n_bytes // 8)
@@ -103,16 +112,18 @@ class Digests:
             self._blocks.append(self._blocks[_UNDEFINED])  # until it is digested
         self._lengths.append(words)
         self._words += words
-        return self._number(self._staged_block, len(self._lengths) - 1, n_bytes)
+        return self._number(self._staged_block, len(self._lengths) - 1, whole)
 
     def _digest_staged(self) -> None:
         """Digest the staged tensors, so that there is room for more."""
         if not self._lengths:
             return
         with without_modes():
-            sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64)
+            sums = torch.zeros(len(self._lengths), 2, dtype=torch.int64, device="cpu")
             if self._words:
-                add_digests(sums, self._staged[: self._words], torch.tensor(self._lengths))
+                add_digests(
+                    sums, self._staged[: self._words], torch.tensor(self._lengths, device="cpu")
+                )
         self._blocks[self._staged_block] = sums
         self._lengths.clear()
         self._words = 0
@@ -141,7 +152,9 @@ class Digests:
                 stream.synchronize()
             begins = list(accumulate((len(block) for block in self._blocks), initial=0))
             rows = [begins[block] + row for block, row, _ in chosen]
-            sizes = torch.tensor([n_bytes for _, _, n_bytes in chosen], dtype=torch.int64)
+            sizes = torch.tensor(
+                [n_bytes for _, _, n_bytes in chosen], dtype=torch.int64, device="cpu"
+            )
             sums = torch.cat([block.cpu() for block in self._blocks])[rows]
             found = finish_digests(sums, sizes)
             found[[block == _UNDEFINED for block, _, _ in chosen]] = 0

@@ -22,20 +22,20 @@ _COLLECTIVES = frozenset(
     )
 )
 """Namespaces whose operators wait for other processes."""
-_REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
-"""Operators that give a tensor different memory."""
+_ABOUT_MEMORY = frozenset(("aten::_has_same_storage_numel", "aten::is_pinned"))
+"""Operators that say where memory is, or how large; that of a copy is elsewhere."""
 
 
 def why_never(overload: OverloadInfo) -> str | None:
     """Return the reason why no call of an overload is made again; ``None`` if calls are."""
     func, schema = overload.func, overload.func._schema
     returns_views = all(each.alias_info is not None for each in schema.returns)
-    rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
     reasons = {
         "collectives": func.namespace in _COLLECTIVES,
         "allocations": overload.allocates,
-        "no outputs": not (rebinds or schema.is_mutable or schema.returns),
-        "views": rebinds or (returns_views and not schema.is_mutable),
+        "memory": schema.name in _ABOUT_MEMORY,
+        "no outputs": not (overload.rebinds or schema.is_mutable or schema.returns),
+        "views": overload.rebinds or (returns_views and not schema.is_mutable),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -81,7 +81,9 @@ class StartingState:
             self._draws = Draws(overload, args, kwargs)
             reads_around = overload.func._schema.name.startswith("aten::as_strided")
             written = overload.written(args, kwargs) if written_alone and not others else None
-            self._snapshot = Snapshot(args, kwargs, whole=others or reads_around, written=written)
+            self._snapshot = Snapshot(
+                args, kwargs, whole=others or reads_around, in_place=reads_around, written=written
+            )
 
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as they were, with which a repeat draws the same random numbers.

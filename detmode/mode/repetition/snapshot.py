@@ -22,7 +22,7 @@ class CannotCopyError(Exception):
 class _Span:
     """The part of a storage that a call's tensors use: a copy of its bytes."""
 
-    def __init__(self, tensors: list[Tensor], *, whole: bool) -> None:
+    def __init__(self, tensors: list[Tensor], *, whole: bool, in_place: bool) -> None:
         storage = tensors[0].untyped_storage()
         reaches = [(0, storage.nbytes()) if whole else _reach(tensor) for tensor in tensors]
         self.begin = min(begin for begin, _ in reaches)
@@ -31,6 +31,8 @@ class _Span:
         self.shift = (storage.data_ptr() + self.begin) % _ALIGNMENT
         if any((self.shift - self.begin) % tensor.itemsize for tensor in tensors):
             self.shift = self.begin % _ALIGNMENT
+        if in_place:
+            self.shift = self.begin
         n_bytes = max(end - self.begin, 0)
         live = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
         live.set_(storage, self.begin, (n_bytes,), (1,))
@@ -54,6 +56,8 @@ class Snapshot:
         args: the call's positional arguments; its tensors are strided or sparse.
         kwargs: the call's keyword arguments.
         whole: copy whole storages, not only the bytes that the tensors reach.
+        in_place: leave the bytes where they are in their storages, as the call counts from their
+            beginning. Otherwise they lie as to be read alike.
         written: the tensors that the call may write. Those that share no memory with one of them
             are not copied: the copied arguments have the tensors themselves. ``None`` copies all.
 
@@ -68,6 +72,7 @@ class Snapshot:
         kwargs: dict[str, Any],
         *,
         whole: bool = False,
+        in_place: bool = False,
         written: list[Tensor] | None = None,
     ) -> None:
         # In new lists, since the caller may change its own.
@@ -91,7 +96,7 @@ class Snapshot:
                 together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         self._spans: dict[int, _Span] = {}
         for storage, tensors in together.items():
-            span = self._spans[storage] = _Span(tensors, whole=whole)
+            span = self._spans[storage] = _Span(tensors, whole=whole, in_place=in_place)
             for tensor in tensors:
                 offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
                 self._views[id(tensor)] = storage, offset, tensor.detach()

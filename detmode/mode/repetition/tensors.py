@@ -6,10 +6,15 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from detmode.cuda.elements import plain
+from detmode.environment.dispatch import without_modes
 
 _NO_DISPATCH = Tensor.__torch_dispatch__
+UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
+"""Tensors of lazy modules, which have no shape yet."""
+_WITHOUT_DATA = (FakeTensor, FunctionalTensor, *UNINITIALIZED)
 
 SPARSE_PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
@@ -29,15 +34,23 @@ def is_foreign(cls: type) -> bool:
 
 
 def has_data(tensor: Tensor) -> bool:
-    """Return whether there are elements to read: not in meta and tracing tensors or a capture."""
+    """Return whether there are elements to read.
+
+    Meta and tracing tensors and uninitialized parameters have none, nor has a capture.
+    """
     # isinstance is slow, and most tensors are plain.
-    plain = type(tensor) is Tensor or not isinstance(tensor, (FakeTensor, FunctionalTensor))
+    plain = type(tensor) is Tensor or not isinstance(tensor, _WITHOUT_DATA)
     return plain and not tensor.is_meta and not (tensor.is_cuda and is_capturing())
 
 
 def is_strided(tensor: Tensor) -> bool:
-    """Return whether a tensor has data in a single storage."""
-    return tensor.layout is torch.strided and not tensor.is_nested and has_data(tensor)
+    """Return whether a tensor has data in the memory of a single storage."""
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and has_data(tensor)
+        and not tensor._is_zerotensor()
+    )
 
 
 def is_capturing() -> bool:
@@ -48,6 +61,8 @@ def is_capturing() -> bool:
 def form_of(tensor: Tensor) -> str:
     """Describe a tensor: dtype, shape, strides or layout, device."""
     dtype = str(tensor.dtype).removeprefix("torch.")
+    if isinstance(tensor, UNINITIALIZED):
+        return f"{dtype} uninitialized {tensor.device}"
     if tensor.is_nested:
         return f"{dtype} nested, {tensor.size(0)} of {tensor.dim() - 1} dimensions {tensor.device}"
     if tensor.layout != torch.strided:
@@ -57,14 +72,37 @@ def form_of(tensor: Tensor) -> str:
 
 
 def parts(tensor: Tensor) -> dict[str, Tensor]:
-    """Return a tensor's strided components by name; "" for a tensor that is strided itself."""
+    """Return a tensor's strided components by name; "" for a tensor that is strided itself.
+
+    Those of a quantized one are its integers, and what makes numbers of them.
+    """
     if tensor.layout in SPARSE_PARTS:
         return {name.lstrip("_"): getattr(tensor, name)() for name in SPARSE_PARTS[tensor.layout]}
     if tensor.is_nested:
         return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
     if tensor.is_quantized:
-        return {"": tensor.int_repr()}
+        return {"": tensor.int_repr(), **_scales(tensor)}
     return {"": tensor if tensor.layout == torch.strided else tensor.to_dense()}
+
+
+def _scales(tensor: Tensor) -> dict[str, Tensor]:
+    """Return the scales and zero points of a quantized tensor."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return {
+            "scale": torch.tensor(tensor.q_scale(), dtype=torch.float64, device="cpu"),
+            "zero_point": torch.tensor(tensor.q_zero_point(), device="cpu"),
+        }
+    return {
+        "scale": tensor.q_per_channel_scales(),
+        "zero_point": tensor.q_per_channel_zero_points(),
+    }
+
+
+def bytes_of(storage: torch.UntypedStorage | torch.TypedStorage) -> Tensor:
+    """Return the memory of a storage as a tensor: uint8 of shape (n,)."""
+    whole = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
+    with without_modes():
+        return torch.empty(0, dtype=torch.uint8, device=whole.device).set_(whole)
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
@@ -77,8 +115,9 @@ def to_digest(tensor: Tensor) -> Tensor:
 
     For any other it is made of the bytes of its components, and empty if it has no data.
     """
-    if is_strided(tensor):
+    if is_strided(tensor) and not tensor.is_quantized:
         return tensor
     if not has_data(tensor):
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.cat([as_bytes(part).reshape(-1) for part in parts(tensor).values()])
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    components = parts(tensor).values()
+    return torch.cat([as_bytes(part).reshape(-1).to(tensor.device) for part in components])

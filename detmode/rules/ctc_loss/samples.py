@@ -30,10 +30,12 @@ def _call(
     **more: Any,
 ) -> dict[str, Any]:
     samples, lengths = len(targets), [len(target) for target in targets]
-    padded = torch.zeros(samples, max(lengths, default=0) + 1, dtype=dtype)
+    padded = torch.zeros(samples, max(lengths, default=0) + 1, dtype=dtype, device="cpu")
     for row, target in zip(padded, targets):
-        row[: len(target)] = torch.tensor(target, dtype=dtype)
-    given = torch.tensor([label for target in targets for label in target], dtype=dtype)
+        row[: len(target)] = torch.tensor(target, dtype=dtype, device="cpu")
+    given = torch.tensor(
+        [label for target in targets for label in target], dtype=dtype, device="cpu"
+    )
     given = given if concatenated else padded
     if log_probs is None:
         log_probs = m.normal(max(inputs, default=3), samples, classes).log_softmax(2)

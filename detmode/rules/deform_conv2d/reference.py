@@ -28,7 +28,9 @@ def deform_conv2d(
     images, channels, height, width = input.shape
     kernel, outputs = tuple(weight.shape[2:]), tuple(offset.shape[2:])
     rows, columns = (
-        torch.arange(kernel[d])[:, None] * dilation + torch.arange(outputs[d]) * stride - pad
+        torch.arange(kernel[d], device="cpu")[:, None] * dilation
+        + torch.arange(outputs[d], device="cpu") * stride
+        - pad
         for d, (dilation, stride, pad) in enumerate(
             [(dilation_h, stride_h, pad_h), (dilation_w, stride_w, pad_w)]
         )
@@ -51,8 +53,8 @@ def deform_conv2d(
 def _sampled(planes: Tensor, y: Tensor, x: Tensor) -> Tensor:
     """The input [images, groups, channels, height, width] at places [images, groups, ...]."""
     images, groups, _, height, width = planes.shape
-    image = torch.arange(images).view(-1, *(1,) * (y.dim() - 1))
-    group = torch.arange(groups).view(-1, *(1,) * (y.dim() - 2))
+    image = torch.arange(images, device="cpu").view(-1, *(1,) * (y.dim() - 1))
+    group = torch.arange(groups, device="cpu").view(-1, *(1,) * (y.dim() - 2))
     total = planes.new_zeros(())
     for row, along_y in ((y.floor(), 1 - (y - y.floor())), (y.floor() + 1, y - y.floor())):
         for column, along_x in ((x.floor(), 1 - (x - x.floor())), (x.floor() + 1, x - x.floor())):

@@ -57,13 +57,15 @@ def _arguments(
 
 def _at_one_place(offset: Tensor) -> Tensor:
     """All taps of nine by nine pixels read between the same four."""
-    y, x = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
+    y, x = torch.meshgrid(
+        torch.arange(9, device="cpu"), torch.arange(9, device="cpu"), indexing="ij"
+    )
     return (4.25 - torch.stack([y, x])[None]).to(offset)
 
 
 def _special(call: Arguments) -> Arguments:
     grad = call["grad"].view(-1)[::7]
-    grad[:] = torch.tensor([nan, inf, -0.0, -inf]).to(grad)
+    grad[:] = torch.tensor([nan, inf, -0.0, -inf], device="cpu").to(grad)
     return call
 
 

@@ -37,7 +37,9 @@ def grid_of(
 
 def near_identity(m: Maker, size: Sequence[int], shape: Sequence[int]) -> Tensor:
     """The identity's grid, moved by up to two pixels, neighbours alike, as a motion field does."""
-    lines = [torch.linspace(-1, 1, length, dtype=torch.float64) for length in shape[1:]]
+    lines = [
+        torch.linspace(-1, 1, length, dtype=torch.float64, device="cpu") for length in shape[1:]
+    ]
     axes = [axis.to(m.device) for axis in torch.meshgrid(*lines, indexing="ij")]
     images = shape[0], *(1,) * len(axes)
     moved = []

@@ -48,7 +48,7 @@ def backward(
     ]
     pixels, gradients = input.flatten(2), grad_output.flatten(2)
     grad_input = torch.zeros_like(pixels, memory_format=torch.contiguous_format)
-    parts = [torch.zeros(grid.shape[:-1], dtype=grid.dtype).flatten(1) for _ in sizes]
+    parts = [torch.zeros(grid.shape[:-1], dtype=grid.dtype, device="cpu").flatten(1) for _ in sizes]
     for taps in product(*(axis for axis, _ in found)):
         inside = torch.stack([tap.index >= 0 for tap in taps]).all(0)
         place = sum(tap.index * math.prod(sizes[:axis]) for axis, tap in enumerate(taps))
@@ -64,7 +64,7 @@ def backward(
                 terms = torch.where(inside, terms, 0)
             parts[axis] += terms.sum(1)
     if interpolation_mode == NEAREST:
-        grad_grid = torch.zeros(grid.shape, dtype=grid.dtype)
+        grad_grid = torch.zeros(grid.shape, dtype=grid.dtype, device="cpu")
     else:
         scaled = [scale * part for (_, scale), part in zip(found, parts)]
         grad_grid = torch.stack(scaled, -1).reshape(grid.shape)
@@ -129,7 +129,7 @@ def _fused(x: Tensor, size: int) -> Tensor:
     # The nearer ones are off by a rounding at most, which moves no tap.
     far = (x.abs() > 2.0**40) & (found.abs() < torch.inf)
     exact = [float(Fraction(value) * size - 1) for value in x[far].tolist()]
-    found[far] = torch.tensor(exact, dtype=x.dtype)
+    found[far] = torch.tensor(exact, dtype=x.dtype, device="cpu")
     return found
 
 

@@ -99,7 +99,10 @@ SAMPLES = Samples(
         _puts("apart", lambda m: put(m, [4, 5, 6], apart(m))),
         _puts("behind", lambda m: put(m, [4, 5, 6], [None, m.integers(0, 5, 3, 4)], 4, 3, 4, 6)),
         _puts("mask", lambda m: put(m, [6, 7, 3], [m.mask(6, 7)], 3)),
-        _puts("mask_and_index", lambda m: put(m, [6, 7], [torch.arange(6) > 3, m.zipf(2, 7)])),
+        _puts(
+            "mask_and_index",
+            lambda m: put(m, [6, 7], [torch.arange(6, device="cpu") > 3, m.zipf(2, 7)]),
+        ),
         _puts("scalar_index", lambda m: put(m, [6], [m.integers(0, 6)])),
         _puts("empty", lambda m: put(m, [6, 7], [m.integers(0, 6, 0)], 0, 7), "empty"),
         _puts("images", lambda m: put(m, [2, 6, 3, 5], [None, m.zipf(9, 6)]), variants=LAYOUTS),
@@ -138,8 +141,10 @@ SAMPLES = Samples(
         _put.but("index_not_integer", indices=lambda indices: [indices[0].double()]),
         _put.but("no_common_shape", indices=lambda indices: [indices[0], indices[1][1:]]),
         _put.but("too_many", indices=lambda indices: [*indices, *indices]),
-        _put.but("other_mask", indices=[torch.ones(4, 4, dtype=torch.bool)]),
-        _put.but("mask_of_more_dims", indices=[torch.ones(4, 3, 2, dtype=torch.bool)]),
+        _put.but("other_mask", indices=[torch.ones(4, 4, dtype=torch.bool, device="cpu")]),
+        _put.but(
+            "mask_of_more_dims", indices=[torch.ones(4, 3, 2, dtype=torch.bool, device="cpu")]
+        ),
         _put.but("values_too_long", values=lambda values: values[1:]),
         _put.but("other_dtype", values=Tensor.double, dtypes=SUMS[:3]),
         _put.but("nothing_to_index", self=lambda self: self[:0]),

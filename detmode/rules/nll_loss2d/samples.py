@@ -111,14 +111,14 @@ SAMPLES = Samples(
     errors=(
         _plain.but("class_too_large", target=lambda target: target + 5),
         _plain.but("negative_class", target=lambda target: ~target),
-        _plain.but("few_weights", weight=torch.ones(4)),
+        _plain.but("few_weights", weight=torch.ones(4, device="cpu")),
         _plain.but("fewer_images", target=lambda target: target[:1]),
         _plain.but("other_size", target=lambda target: target.mT),
         _plain.but("unbatched", self=lambda self: self[0]),
         _plain.but("flat_target", target=lambda target: target.flatten(1)),
         _plain.but("byte_target", target=Tensor.byte),
         _plain.but("int_target", target=Tensor.int),
-        _plain.but("mixed_dtypes", weight=torch.ones(5, dtype=torch.float64)),
+        _plain.but("mixed_dtypes", weight=torch.ones(5, dtype=torch.float64, device="cpu")),
         _plain.but("integers", dtypes=(torch.int64,)),
     ),
     bench=(

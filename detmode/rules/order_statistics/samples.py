@@ -24,7 +24,7 @@ FEW = (torch.float16, torch.float32, torch.int64)
 def smallest_index(values: Tensor, self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """The values, and for each the first index along ``dim`` whose element equals it."""
     if self.dim() == 0:
-        return values, torch.zeros((), dtype=torch.int64)
+        return values, torch.zeros((), dtype=torch.int64, device="cpu")
     spread = values if keepdim else values.unsqueeze(dim)
     holds = (self == spread) | (self.isnan() & spread.isnan())
     return values, holds.int().argmax(dim, keepdim)

@@ -27,13 +27,15 @@ def roi_align_backward(
     grad_input = grad.new_zeros(batch_size, channels, height, width)
     offset = 0.5 if aligned else 0.0
     for n, roi in enumerate(rois if grad.numel() and grad_input.numel() else ()):
-        x1, y1, x2, y2 = (roi[1:] * torch.tensor(spatial_scale, dtype=roi.dtype) - offset).unbind()
+        x1, y1, x2, y2 = (
+            roi[1:] * torch.tensor(spatial_scale, dtype=roi.dtype, device="cpu") - offset
+        ).unbind()
         p, y, along_y, rows = _taps(y1, y2, pooled_height, height, sampling_ratio, aligned)
         q, x, along_x, columns = _taps(x1, x2, pooled_width, width, sampling_ratio, aligned)
         weights = along_y[:, None] * along_x
         shares = grad[n][:, p][:, :, q] * weights / (rows * columns)
         if channel_mapping is None:
-            c = torch.arange(channels)[:, None, None]
+            c = torch.arange(channels, device="cpu")[:, None, None]
         else:
             c = channel_mapping[n].long()[:, p][:, :, q]
         grad_input[int(roi[0])].index_put_((c, y[:, None], x), shares, accumulate=True)
@@ -64,8 +66,8 @@ def samples(
         length = length.clamp(min=1)
     bin_size = length / pooled
     grid = sampling_ratio if sampling_ratio > 0 else max(int(bin_size.ceil()), 0)
-    p = torch.arange(pooled).repeat_interleave(grid)
-    i = torch.arange(grid).repeat(pooled).to(begin.dtype)
+    p = torch.arange(pooled, device="cpu").repeat_interleave(grid)
+    i = torch.arange(grid, device="cpu").repeat(pooled).to(begin.dtype)
     return p, begin + p.to(begin.dtype) * bin_size + (i + 0.5) * bin_size / grid, bin_size, grid
 
 
@@ -126,7 +128,9 @@ def ps_roi_pool_backward(
     """Each bin's gradient, shared equally by its pixels, in the channel that the bin has."""
     grad_input = grad.new_zeros(batch_size, channels, height, width)
     for n, roi in enumerate(rois):
-        scaled = (roi[1:] * torch.tensor(spatial_scale, dtype=roi.dtype)).float().double()
+        scaled = (
+            (roi[1:] * torch.tensor(spatial_scale, dtype=roi.dtype, device="cpu")).float().double()
+        )
         # Halves go away from zero, where torch.round takes the even one.
         x1, y1, x2, y2 = (scaled.abs() + 0.5).floor().copysign(scaled).long().tolist()
         rows = _windows(y1, y2, pooled_height, height, grad.dtype)
@@ -145,8 +149,8 @@ def _windows(
     begin: int, end: int, pooled: int, size: int, dtype: torch.dtype
 ) -> list[tuple[int, int]]:
     """The pixels of each bin of one axis."""
-    bin_size = torch.tensor(max(end - begin, 1), dtype=dtype) / pooled
-    edges = torch.arange(pooled + 1).to(dtype) * bin_size
+    bin_size = torch.tensor(max(end - begin, 1), dtype=dtype, device="cpu") / pooled
+    edges = torch.arange(pooled + 1, device="cpu").to(dtype) * bin_size
     low = (edges[:-1].floor().long() + begin).clamp(0, size).tolist()
     high = (edges[1:].ceil().long() + begin).clamp(0, size).tolist()
     return list(zip(low, high))

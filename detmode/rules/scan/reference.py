@@ -42,7 +42,7 @@ def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tens
             digits.add(digits.multiply(re, y), digits.multiply(im, x)),
         )
         products.append(complex(float(re), float(im)))
-    return torch.tensor(products, dtype=self.dtype).view(self.shape)
+    return torch.tensor(products, dtype=self.dtype, device="cpu").view(self.shape)
 
 
 def _products(values: Iterable[float]) -> Iterable[float]:
@@ -64,7 +64,7 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 def _by_part(self: Tensor, scan: Callable[[Iterable[float]], Iterable[float]]) -> Tensor:
     def scanned(part: Tensor) -> Tensor:
         values = list(scan(part.flatten().tolist()))
-        return torch.tensor(values, dtype=part.dtype).view(part.shape)
+        return torch.tensor(values, dtype=part.dtype, device="cpu").view(part.shape)
 
     if not self.is_complex():
         return scanned(self)

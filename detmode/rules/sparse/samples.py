@@ -55,9 +55,9 @@ SAMPLES = Samples(
         _case("blocks", "bsr", (6, 4, 3), dtypes=FLOATING[2:3]),
     ),
     errors=(
-        _plain.but("sizes", mat2=torch.ones(4, 3)),
-        _plain.but("dtype", mat2=torch.ones(5, 3, dtype=torch.float64)),
-        _plain.but("self_shape", self=torch.ones(3, 3)),
+        _plain.but("sizes", mat2=torch.ones(4, 3, device="cpu")),
+        _plain.but("dtype", mat2=torch.ones(5, 3, dtype=torch.float64, device="cpu")),
+        _plain.but("self_shape", self=torch.ones(3, 3, device="cpu")),
         _case("coo_second", "coo", second=True, dtypes=FLOATING[2:3]),
     ),
     bench=(

@@ -179,8 +179,8 @@ class _Launch:
         if name not in self.source.variables:
             known = ", ".join(self.source.variables) or "none"
             raise ValueError(f"certify(): constants: no variable {name!r}; the source has {known}")
-        given = torch.as_tensor(value).detach().cpu().contiguous().flatten().view(torch.uint8)
-        packed = bytes(given.tolist())
+        given = torch.as_tensor(value, device="cpu").detach().contiguous().flatten()
+        packed = bytes(given.view(torch.uint8).tolist())
         size = len(self._variables[name])
         if len(packed) > size:
             raise ValueError(
@@ -255,7 +255,7 @@ class _Launch:
             key = storage._cdata
             if key not in storages:
                 storages[key] = storage.cpu().clone()
-            copies[name] = torch.empty(0, dtype=tensor.dtype).set_(
+            copies[name] = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
                 storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()
             )
         return copies
@@ -289,7 +289,7 @@ def _schedule_name(watch: host.Watch, seed: int | None) -> str:
 
 def _fill(tensor: Tensor, fill: int) -> None:
     byte = _FILLS[fill] if tensor.dtype is not torch.bool else 1 - fill
-    like = torch.full((tensor.itemsize,), byte, dtype=torch.uint8).view(tensor.dtype)
+    like = torch.full((tensor.itemsize,), byte, dtype=torch.uint8, device="cpu").view(tensor.dtype)
     tensor.copy_(like[0].expand(tensor.shape))
 
 

@@ -37,7 +37,7 @@ class Copies:
             if copy is None:
                 copy = storage.clone() if storage.device.type == "cpu" else storage.cpu()
                 self.storages[storage.data_ptr()] = copy
-            tensor = torch.empty(0, dtype=value.dtype)
+            tensor = torch.empty(0, dtype=value.dtype, device="cpu")
             tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
             self.tensors[name] = tensor
             return tensor
@@ -51,7 +51,7 @@ class Copies:
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
     """Return a storage as a tensor of bytes."""
-    return torch.empty(0, dtype=torch.uint8).set_(storage)
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 class NewMemory(TorchDispatchMode):
