@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -36,6 +37,8 @@ from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
+from detmode.rules.scatter_assign.launch import scatter as scatter_assign
+from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
@@ -235,6 +238,31 @@ def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.M
         SORTING[name](self, index, rows)
 
 
+IN_STRIPS: dict[str, Callable[[Tensor, int, Tensor, Tensor], Tensor]] = {
+    "sum": scatter,
+    "mean": partial(scatter_reduce, reduce="mean", include_self=False),
+    "assignment": scatter_assign,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*product(IN_STRIPS, (torch.float32, torch.float64)), ("sum", torch.complex64)],
+    ids=str,
+)
+def test_strips_of_one_block_wait_for_one_another(name: str, dtype: torch.dtype) -> None:
+    """What a block collects of its next strip is written after the strip before it is read."""
+    maker = Maker(dtype, seed=4)
+    planes = maker.normal(6, 40), 1, maker.integers(0, 40, 6, 70), maker.normal(6, 70)
+    with added_by(False), assigned_by(True):
+        expected = IN_STRIPS[name](*planes)
+    with added_by(None), assigned_by(None):
+        with host.check_races():
+            IN_STRIPS[name](*planes)
+        found = in_schedules(lambda: IN_STRIPS[name](*planes), 5)
+    assert same_bits(found, expected)
+
+
 @needs.compiler
 def test_alphas_that_are_equal_are_told_apart() -> None:
     """-0.0 equals 0.0, yet a sum by one of them has the other sign; both have one plan's shapes."""
@@ -308,6 +336,23 @@ def test_assigning_index_put(
     with assigned_by(elects):
         got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
     last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
+
+
+@pytest.mark.parametrize("set_places", [1, 2])
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 33)], ids=str)
+def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int) -> None:
+    """A mask names no place twice, but an index beside it does, also if one place is set."""
+    mask = torch.arange(shape[0]) < set_places
+    index = torch.tensor([3] * 40 if set_places == 1 else [3, 3])
+    values = Maker(torch.float32, seed=0).normal(index.numel(), *shape[2:])
+    expected = torch.zeros(shape)
+    for place, value in zip(mask.nonzero().flatten().expand(index.numel()), values):
+        expected[place, 3] = value
+    for seed in range(8):
+        found = in_schedules(
+            lambda: launch.index_put(torch.zeros(shape), [mask, index], values), seed
+        )
+        assert same_bits(found, expected)
 
 
 def test_subscripts() -> None:
