@@ -175,6 +175,22 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts() -> None:
     assert not sorts(2**31)
 
 
+@pytest.mark.parametrize("columns", [127, 128, 129, 131, 132, 255, 257])
+@pytest.mark.parametrize("name", ["sum", "copy"])
+def test_rows_of_any_width(name: str, columns: int) -> None:
+    """Rows around those that are read 16 bytes at a time, and whole numbers of them or not."""
+    maker = Maker(torch.float32, seed=columns)
+    self, index, rows = maker.normal(9, columns), maker.zipf(90, 9), maker.normal(90, columns)
+    with chosen(sums, "sorts_rows", True):
+        found = in_schedules(lambda: SORTING[name](self, index, rows), 4)
+    if name == "copy":
+        last_wins.assert_last_wins(
+            found, self, torch.arange(self.numel()).view_as(self)[index], rows
+        )
+    else:
+        exact_sums.assert_exact(found, self, torch.arange(self.numel()).view_as(self)[index], rows)
+
+
 @pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
 @pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
 def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
@@ -353,6 +369,34 @@ def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int)
             lambda: launch.index_put(torch.zeros(shape), [mask, index], values), seed
         )
         assert same_bits(found, expected)
+
+
+NOTHING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "index_add_": lambda x, index, rows: x.index_add_(0, index, rows),
+    "index_copy_": lambda x, index, rows: x.index_copy_(0, index, rows),
+    "index_reduce_": lambda x, index, rows: x.index_reduce_(0, index, rows, "prod"),
+    "index_put_": lambda x, index, rows: x.index_put_((index,), rows),
+    "accumulating": lambda x, index, rows: x.index_put_((index,), rows, accumulate=True),
+    "broadcasting": lambda x, index, rows: x.index_put_((index,), x[0].clone(), accumulate=True),
+    "put_": lambda x, index, rows: x.put_(index, rows[:, 0]),
+    "put_ accumulating": lambda x, index, rows: x.put_(index, rows[:, 0], accumulate=True),
+    "scatter_": lambda x, index, rows: x.scatter_(0, index[:, None], x.clone()),
+    "scatter_add_": lambda x, index, rows: x.scatter_add_(0, index[:, None], x.clone()),
+    "scatter_reduce_": lambda x, index, rows: x.scatter_reduce_(
+        0, index[:, None], x.clone(), "mean", include_self=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_an_empty_index_changes_nothing(name: str) -> None:
+    """Nor where the source or the values have elements: each keeps its bits, NaNs' too."""
+    before = torch.tensor([[1.0, -0.0], [torch.nan, 2.0]])
+    x, index = before.clone(), torch.zeros(0, dtype=torch.int64)
+    with DeterministicMode(simulate="cuda") as mode:
+        assert NOTHING[name](x, index, torch.zeros(0, 2)) is x
+    assert same_bits(x, before)
+    assert {record.action for record in mode.records} == {"substitute"}
 
 
 def test_subscripts() -> None:
