@@ -1,6 +1,7 @@
 """The checks of `detmode verify` find what they are there to find."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_wrong_results_are_found(
     substitute(change)
     with pytest.raises(ClaimError, match=words):
         check_truth(CASE) if value is None else check_special_values(CASE, value)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_small_element_is_not_lost_beside_a_large_one(
+    substitute: Callable[[Change], None], lost: int
+) -> None:
+    """An element's error is compared with its own addends, not with another's."""
+    scales = torch.tensor([[1e6], [1.0], [1e-3]])
+    sample = replace(SAMPLE, make=lambda make: {"self": make.normal(3, 40) * scales, "dim": 1})
+    substitute(lambda result: result)
+    check_truth(replace(CASE, sample=sample))
+    substitute(lambda result: result.index_fill(0, torch.tensor(lost), 0.0))
+    with pytest.raises(ClaimError, match="the error against float64"):
+        check_truth(replace(CASE, sample=sample))
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the family's", "ATen's"])

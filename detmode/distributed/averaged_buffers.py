@@ -39,8 +39,8 @@ class AveragedBuffers:
     def restore(self) -> None:
         """Give the buffers the values with which the step began."""
         with torch.no_grad():
-            for name, buffer in self._named.items():
-                buffer.copy_(self._old[name])
+            for name, value in self._old.items():
+                self._named[name].copy_(value)
 
     def end_microbatch(self) -> None:
         """Keep what the microbatch made of the buffers, and restore what they were."""
