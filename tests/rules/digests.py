@@ -2,7 +2,9 @@
 
 ``tools/write_expected.py`` writes ``tests/expect/digests.txt`` from them. The samples run in
 float32 where they can, on the host runner in program order. Their inputs are made of integers, and
-NaNs count as one, so that neither a math library nor a machine's vectors are in a digest.
+NaNs count as one, so that neither a math library nor a machine's vectors are in a digest. Nor are a
+compiler's options: the host runner lets none contract a product with a sum, which avg_pool3d's and
+grid_sampler's bits would show.
 """
 
 import hashlib
