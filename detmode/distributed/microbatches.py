@@ -155,7 +155,7 @@ class MicrobatchReducer:
                 differently.
             TypeError: a gradient is sparse, or a buffer that changed has no exact mean.
         """
-        unfinished = self._begun and self._begun()
+        unfinished = None if self._begun is None else self._begun()
         if unfinished is not None:
             # Something holds it, such as a progress bar or a traceback; it would end in this step.
             unfinished.close()

@@ -1,4 +1,4 @@
-"""What PyTorch's own sample inputs meet: the operators that are substituted, forward and backward.
+"""The operators that are substituted in PyTorch's own sample inputs, forward and backward.
 
 ``tools/write_expected.py`` writes ``tests/expect/substituted.txt`` from it: a line for each of
 PyTorch's operators, in float32.
@@ -42,7 +42,7 @@ def pinned() -> dict[str, str]:
 
 
 def found() -> dict[str, str]:
-    """What the samples meet now."""
+    """The same as the samples meet them now."""
     return {
         name_of(op): ",".join(sorted(met))
         for op in operators()
@@ -51,7 +51,7 @@ def found() -> dict[str, str]:
 
 
 def met_by(op: Any) -> set[str]:
-    """What the first samples of one operator meet."""
+    """The overloads that the first samples of one operator meet."""
     met: set[str] = set()
     with warnings.catch_warnings():
         # PyTorch's samples call what is deprecated.

@@ -267,7 +267,7 @@ IN_STRIPS: dict[str, Callable[[Tensor, int, Tensor, Tensor], Tensor]] = {
     ids=str,
 )
 def test_strips_of_one_block_wait_for_one_another(name: str, dtype: torch.dtype) -> None:
-    """What a block collects of its next strip is written after the strip before it is read."""
+    """A block writes what it collects of a strip after it has read the strip before."""
     maker = Maker(dtype, seed=4)
     planes = maker.normal(6, 40), 1, maker.integers(0, 40, 6, 70), maker.normal(6, 70)
     with added_by(False), assigned_by(True):

@@ -135,7 +135,7 @@ def largest_error(values: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def are_lost(values: torch.Tensor, truth: torch.Tensor, aten: torch.Tensor) -> bool:
-    """Whether elements, however small, are far from the truth where ATen's are near it."""
+    """Tell whether elements, however small, are far from the truth where ATen's are near it."""
     if not (values.is_floating_point() or values.is_complex()):
         return False
     mine, theirs, true = (each.detach().to(truth.dtype) for each in (values, aten, truth))
@@ -176,7 +176,7 @@ def failures_of(op: Any, dtype: torch.dtype) -> list[str]:
 
 
 def not_met(op: Any, met: set[str]) -> list[str]:
-    """What was substituted when the samples were last looked at, and is no more."""
+    """Name what was substituted when the samples were last looked at, and is no more."""
     expected = {each for each in PINNED.get(name_of(op), "").split(",") if each}
     return [
         f"meets no {each}, which was substituted: a row is lost; if it is meant, "

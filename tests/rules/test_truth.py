@@ -53,7 +53,7 @@ def test_special_values_are_atens(group: Group, value: str) -> None:
 
 
 def has_values(case: Case) -> bool:
-    """Whether a tensor has elements that could be special values."""
+    """Tell whether a tensor has elements that could be special values."""
     tensors = map(stored, tensors_of(tuple(case.sample.arguments(case.dtype).values())))
     return any(each.numel() and values_for(each.dtype) for each in tensors)
 
