@@ -123,6 +123,11 @@ class LeftOut:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for reason, count in self.counts.items():
             terminalreporter.write_line(f"{count} tests are left out, which {reason}")
+        if selection.PROFILE_NAME == "quick":
+            terminalreporter.write_line(
+                "what is sampled has another share each day: "
+                f"DETMODE_SHARE={selection.SHARE} has this one"
+            )
 
 
 @pytest.fixture(autouse=True)

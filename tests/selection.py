@@ -1,16 +1,19 @@
 """The choice of a run of the tests: a profile says how much, ``--family`` and ``--case`` of what.
 
 ``DETMODE_PROFILE`` names the profile, ``quick`` where it is not set; ``tox -e full`` sets it. Every
-claim is checked in every profile; a larger one checks it on more inputs.
+claim is checked in every profile; a larger one checks it on more inputs. Of what ``quick`` samples
+each day has another share (:func:`todays_share`); ``DETMODE_SHARE`` names the day.
 """
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import cache
+from itertools import islice
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -32,7 +35,7 @@ class Profile:
         schedules: the host runner's, by which a claim about bits is checked in float32 ...
         other_schedules: ... and in any other dtype.
         dtypes: in how many of its dtypes a sample runs.
-        operators: of PyTorch's operators with sample inputs, one in so many runs them.
+        operators: of PyTorch's operators with sample inputs, one in so many runs them each day.
         operator_samples: of how many of its samples each compares the bits without a mode.
         operator_dtypes: in how many dtypes.
         architectures: of GPUs, for how many of them every kernel compiles in all its forms.
@@ -74,7 +77,7 @@ PROFILES = {
         schedules=8,
         other_schedules=4,
         dtypes=2,
-        operators=16,
+        operators=7,
         thorough=False,
         interrupted_lines=5,
         signals=300,
@@ -102,6 +105,27 @@ if PROFILE_NAME not in PROFILES:
     known = ", ".join(PROFILES)
     raise pytest.UsageError(f"DETMODE_PROFILE is {PROFILE_NAME!r}; profiles are {known}")
 PROFILE = PROFILES[PROFILE_NAME]
+
+# Processes that this one starts have the same share, also past midnight.
+os.environ.setdefault("DETMODE_SHARE", str(date.today().toordinal()))
+if not os.environ["DETMODE_SHARE"].isdecimal():
+    raise pytest.UsageError(
+        f"DETMODE_SHARE is {os.environ['DETMODE_SHARE']!r}; it is the number of a day, such as "
+        f"{date.today().toordinal()} for today"
+    )
+SHARE = int(os.environ["DETMODE_SHARE"])
+
+T = TypeVar("T")
+
+
+def todays_share(values: Iterable[T], count: int) -> Iterator[T]:
+    """Every ``count``-th value, from another one each day: ``count`` days have all of them.
+
+    With :data:`SHARE` 7 (``DETMODE_SHARE=7``) and ``count`` 3 the values 1, 4, 7, ...; with
+    ``count`` 1 all of them, as the larger profiles ask for.
+    """
+    return islice(values, SHARE % count, None, count)
+
 
 _limits: dict[str, str | None] = {"family": None, "case": None}
 
@@ -140,7 +164,8 @@ def cases() -> tuple[Case, ...]:
 def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
     """Of all cases those that the profile looks at; all, if a case is asked for.
 
-    A sample runs in float32 and in what its operator ran in least, and an operator in all it takes.
+    A sample runs in float32 and in what its operator ran in least, of equals in another one each
+    day; and an operator in all it takes.
     """
     if _limits["case"] is not None:
         return tuple(every)
@@ -155,6 +180,8 @@ def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
         runs[case.sample.op, case.dtype] += 1
 
     for group in by_sample.values():
+        first = SHARE % len(group)
+        group[:] = [*group[first:], *group[:first]]
         group.sort(key=lambda each: runs[each.sample.op, each.dtype])
         group.sort(key=lambda each: each.dtype is not torch.float32)
         for case in group[: PROFILE.dtypes]:
@@ -189,7 +216,8 @@ class Group:
 
 def spread_operators(operators: list[Any]) -> list[Any]:
     """Of PyTorch's operators those that the profile looks at; all, if a case is asked for."""
-    return operators if _limits["case"] is not None else operators[:: PROFILE.operators]
+    count = PROFILE.operators if _limits["case"] is None else 1
+    return list(todays_share(operators, count))
 
 
 def wanted(name: str) -> bool:

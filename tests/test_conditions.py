@@ -109,6 +109,10 @@ def test_prints_as_written() -> None:
         ("argument_given('weights')", call(aten.bincount.default, X.long()[0], X[0]), True),
         ("nonempty('self')", call(aten.relu.default, X), True),
         ("nonempty('self')", call(aten.relu.default, X[:0]), False),
+        ("single('self')", call(aten.relu.default, X[:0]), False),
+        ("single('self')", call(aten.relu.default, X[:1, :1]), True),
+        ("single('self')", call(aten.relu.default, X[0, 0]), True),
+        ("single('self')", call(aten.relu.default, X[0, :2]), False),
         ("sparse('self')", call(aten.relu.default, X.to_sparse()), True),
         ("sparse('self')", call(aten.relu.default, X), False),
         ("sparse('self', 'mat2')", call(aten.mm.default, X, X.T.to_sparse()), True),
@@ -137,6 +141,8 @@ def test_prints_as_written() -> None:
         ("lies_along('self', 'dim')", call(aten.cumsum.default, X[0, 0], 0), False),
         ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0], X.T, X), True),
         ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0, :1], X.T, X), False),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0], X.T[:, :1], X[:1]), False),
+        ("bias_of('self', 'mat2')", call(aten.addmm.default, X[:1], X.T, X), False),
         ("bias_of('self', 'mat2')", call(aten.addmm.default, X.T[0], X, X.T), False),
         ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0, :1], X.T, X[:, :1]), False),
     ],
@@ -157,7 +163,13 @@ def test_requires_grad_asks_grad_mode_too() -> None:
 
 @pytest.mark.parametrize(
     ("size", "pooled", "uneven"),
-    [((4, 4, 4), (2, 4, 1), False), ((4, 5, 4), (2, 2, 2), True), ((4, 4, 4), (0, 2, 2), False)],
+    [
+        ((4, 4, 4), (2, 4, 1), False),
+        ((5, 4, 4), (2, 2, 2), True),
+        ((4, 5, 4), (2, 2, 2), True),
+        ((4, 4, 5), (2, 2, 2), True),
+        ((4, 4, 4), (0, 2, 2), False),
+    ],
 )
 def test_uneven_windows(size: tuple[int, ...], pooled: tuple[int, ...], uneven: bool) -> None:
     """Windows overlap where a size is no multiple of the output's; batch and channels are none."""

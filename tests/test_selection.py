@@ -1,7 +1,13 @@
 """The profiles' choices, and the messages about cases that are checked together."""
 
+import subprocess
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
 import pytest
-from selection import PROFILES, Group, cases, check_each, every_case
+import selection
+from selection import PROFILES, Group, cases, check_each, every_case, todays_share
 
 from detmode.verify.cases import Case
 
@@ -40,3 +46,34 @@ def test_a_larger_profile_looks_at_no_less() -> None:
         assert smaller.dtypes <= larger.dtypes
         assert smaller.operators >= larger.operators
         assert smaller.interrupted_lines >= larger.interrupted_lines
+
+
+def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven days in a row look at every value; the larger profiles look at all each day."""
+    values = list(range(100))
+    for count in (1, 3, PROFILES["quick"].operators):
+        shares = []
+        for day in range(date.today().toordinal(), date.today().toordinal() + 7):
+            monkeypatch.setattr(selection, "SHARE", day)
+            shares.append(list(todays_share(values, count)))
+        assert sorted({value for share in shares for value in share}) == values
+        assert all(len(share) <= len(values) // count + 1 for share in shares)
+    assert {PROFILES[name].operators for name in ("thorough", "full")} == {1}
+
+
+def test_a_share_can_be_asked_for(
+    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """``DETMODE_SHARE`` names it, the run's last lines too, and what is no number is refused."""
+    tests = Path(__file__).parent
+    (tmp_path / "test_share.py").write_text(
+        "from selection import todays_share\n\n"
+        "def test_share():\n    assert list(todays_share(range(9), 3)) == [1, 4, 7]\n"
+    )
+    options = ("-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "test_share.py")
+    found = run_python(*options, PYTHONPATH=str(tests), DETMODE_SHARE="7", DETMODE_PROFILE="quick")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "DETMODE_SHARE=7 has this one" in found.stdout
+    found = run_python(*options, PYTHONPATH=str(tests), DETMODE_SHARE="monday")
+    assert found.returncode != 0
+    assert "DETMODE_SHARE is 'monday'; it is the number of a day" in found.stderr

@@ -899,4 +899,74 @@ CERTIFICATES = (
     ),
 )
 
-MUTANTS = (*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS, *CERTIFICATES)
+# What no sample reaches: a second strip, what a failure leaves, the edges of shapes and versions.
+UNSEEN = (
+    *_of(
+        _ROWS + "sums.cu",
+        _FUZZ("index") + " -k strips",
+        (
+            "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
+            "keys, sums, i, headroom);\n    }\n  }\n}",
+        ),
+    ),
+    *_of(_ROWS + "shapes.py", _FUZZ("index") + " -k width", ("run % AT_ONCE == 0", "True")),
+    *_of(
+        _RULES + "index/launch.py",
+        _FUZZ("index") + " -k mask",
+        ("unique=masks == [True]", "unique=any(masks)"),
+    ),
+    *_of(
+        _INCLUDE + "accumulator.cuh",
+        "tests/cuda/test_primitives.py -k shifts",
+        ("value > (uint64_t(1) << 63) ? 1", "value >= (uint64_t(1) << 63) ? 1"),
+    ),
+    *_of(
+        "detmode/cuda/host/schedule.h",
+        "tests/cuda/test_host.py -k barrier",
+        ("S.shuffled && count > 1", "S.shuffled && count > 64"),
+    ),
+    *_of(
+        "detmode/cuda/host/races.h",
+        "tests/cuda/test_races.py",
+        ("if (!reads) mark->releases.n = 0;", ""),
+        ("(first.bytes == now.bytes && ordered(first, self))", "ordered(first, self)"),
+        ("require_known(from, bytes, (kind & WRITE) != 0, code);\n    return;", "return;"),
+    ),
+    *_of(
+        "detmode/verify/certificates/cuda.py",
+        "tests/certificates/test_certify.py -k another_order",
+        ("if conflicts.add(*_uses(touched)):", "if conflicts.add(*_uses(touched)) and False:"),
+    ),
+    *_of(
+        "detmode/distributed/microbatches.py",
+        "tests/distributed/test_microbatches.py -k failed",
+        ("            self._gradients.clear()\n            set_rng", "            set_rng"),
+        ("            self._buffers.restore()\n", ""),
+    ),
+    *_of(
+        "detmode/runs/recording.py",
+        "tests/runs/test_trace_file.py -k killed",
+        ("mentions this call.\n                self._running -= 1", "mentions this call."),
+    ),
+    *_of(
+        "detmode/table/conditions.py",
+        "tests/test_conditions.py",
+        ("zip(tensor.shape[-3:], pooled.shape[-3:])", "zip(tensor.shape[-2:], pooled.shape[-2:])"),
+        ("decided(tensor.numel() == 1,", "decided(tensor.numel() <= 1,"),
+    ),
+    *_of(
+        "detmode/table/chain.py",
+        "tests/rules/test_versions.py -k both_ends",
+        ('"since": "2.15",', '"since": "2.14",'),
+    ),
+    *_of(
+        "detmode/integrations/training.py",
+        "tests/distributed/test_buckets.py -k integration",
+        ("world()[1] < 3", "world()[1] < 4"),
+    ),
+)
+
+MUTANTS = (
+    *(*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS, *CERTIFICATES),
+    *UNSEEN,
+)

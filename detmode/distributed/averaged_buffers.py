@@ -36,6 +36,12 @@ class AveragedBuffers:
         self._new: dict[str, list[Tensor]] = {name: [] for name in self._named}
         self._changed = dict.fromkeys(self._named, False)
 
+    def restore(self) -> None:
+        """Give the buffers the values with which the step began."""
+        with torch.no_grad():
+            for name, value in self._old.items():
+                self._named[name].copy_(value)
+
     def end_microbatch(self) -> None:
         """Keep what the microbatch made of the buffers, and restore what they were."""
         changes = [buffer.ne(self._old[name]).any() for name, buffer in self._named.items()]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -122,6 +123,7 @@ class MicrobatchReducer:
                 trained, formats, self._ranks, self._count, size=size, overlap=overlap
             )
         self._buffers = AveragedBuffers(module, self._ranks, self.mean)
+        self._begun: weakref.ref[Generator[int, None, None]] | None = None
 
     @property
     def local_indices(self) -> range:
@@ -134,7 +136,10 @@ class MicrobatchReducer:
 
         Before each of them Python's, NumPy's and PyTorch's global generators are seeded from
         the reducer's seed, the step and the microbatch; afterwards they get the states back that
-        they had before. Run the loop to its end: the gradients are there when it ends.
+        they had before. Run the loop to its end: the gradients are there when it ends. A loop that
+        is left, by ``break`` or an error, leaves no gradients and the buffers with which the step
+        began, so that the step can be made again; so does one that is still open when the next
+        begins.
 
         Args:
             step: the number of the step in the whole training. It is the same on all ranks, and
@@ -150,6 +155,10 @@ class MicrobatchReducer:
                 differently.
             TypeError: a gradient is sparse, or a buffer that changed has no exact mean.
         """
+        unfinished = None if self._begun is None else self._begun()
+        if unfinished is not None:
+            # Something holds it, such as a progress bar or a traceback; it would end in this step.
+            unfinished.close()
         trained = _trained(self._module)
         if _identity(trained) != self._identity:
             raise RuntimeError(
@@ -161,9 +170,11 @@ class MicrobatchReducer:
                 "parameters have gradients before the first microbatch; call "
                 "optimizer.zero_grad(), which sets them to None, before"
             )
-        return self._loop(operator.index(step))
+        loop = self._loop(operator.index(step))
+        self._begun = weakref.ref(loop)
+        return loop
 
-    def _loop(self, step: int) -> Iterator[int]:
+    def _loop(self, step: int) -> Generator[int, None, None]:
         module, indices = self._module, self.local_indices
         generators = rng_state()
         self._buffers.begin()
@@ -179,14 +190,16 @@ class MicrobatchReducer:
             self._ranks.agree("the step", step)
             with torch.no_grad():
                 self._buffers.end()
-        except GeneratorExit:
-            warnings.warn(
-                f"the loop was left at microbatch {index} of {self._count}: the parameters have no "
-                "gradients of the global batch",
-                stacklevel=2,
-            )
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                warnings.warn(
+                    f"the loop was left at microbatch {index} of {self._count}: the parameters "
+                    "have no gradients of the global batch",
+                    stacklevel=2,
+                )
             for parameter in _trained(module):
                 parameter.grad = None
+            self._buffers.restore()
             raise
         finally:
             self._gradients.clear()

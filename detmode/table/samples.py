@@ -184,6 +184,8 @@ class Samples:
             a function of its arguments; benchmarks time it beside the substitute.
         unlike_cpu: by name of a case why NaN and infinities do not come out as ATen's CPU kernel
             gives them; with them it is skipped on the host.
+        unlike_magnitudes: by operator why its result on the magnitudes of its arguments does not
+            bound the addends of each element; errors are then compared with the largest result.
 
     Raises:
         TypeError: a field has another type than stated.
@@ -198,6 +200,7 @@ class Samples:
     assignments: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     compositions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     unlike_cpu: Mapping[str, str] = field(default_factory=dict)
+    unlike_magnitudes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -217,6 +220,7 @@ class Samples:
             ("assignments", self.assignments, ops),
             ("compositions", self.compositions, {each.op for each in self.bench}),
             ("unlike_cpu", self.unlike_cpu, names),
+            ("unlike_magnitudes", self.unlike_magnitudes, ops),
             ("not_applicable", self.not_applicable, (*COVERS, "errors", "bench")),
         ):
             unknown = [item for item in given if item not in known]
@@ -236,7 +240,7 @@ class Samples:
                 fits = isinstance(value, tuple) and all(isinstance(one, Sample) for one in value)
                 wanted = "a tuple of Sample"
             else:
-                texts = each.name in ("not_applicable", "unlike_cpu")
+                texts = each.name in _REASONS
                 wanted = "a dict of reasons" if texts else "a dict of functions"
                 fits = isinstance(value, Mapping) and all(
                     isinstance(one, str) and one != "" if texts else callable(one)
@@ -249,3 +253,4 @@ class Samples:
 
 
 _SEQUENCES = ("cases", "errors", "bench")
+_REASONS = ("not_applicable", "unlike_cpu", "unlike_magnitudes")

@@ -166,18 +166,23 @@ def run_each_aten(
     if device == "cuda":
         others = [(sample, "host")] if on_cpu else []
         if dtype.itemsize == 2:
-            others.append((prepared(sample, _to_float32), device))
+            others.append((in_float32(sample), device))
         for other, where in others:
             with contextlib.suppress(RuntimeError, ValueError):
                 found.append(run_aten(other, dtype, where))
     return tuple(tuple(one.detach().cpu() for one in each) for each in found if each is not None)
 
 
-def _to_float32(arguments: dict[str, Any]) -> None:
+def in_float32(sample: Sample) -> Sample:
+    """Return the sample with its floating-point tensors in float32, of the values they had."""
+
     def single(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.float() if tensor.is_floating_point() else tensor
 
-    arguments.update(tree_map_only(torch.Tensor, single, arguments))
+    def prepare(arguments: dict[str, Any]) -> None:
+        arguments.update(tree_map_only(torch.Tensor, single, arguments))
+
+    return prepared(sample, prepare)
 
 
 def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:

@@ -330,3 +330,10 @@ __global__ void mean_of_grid(const float* x, float* parts, float* out) {
   for (int b = 0; b < gridDim.x; ++b) all += parts[b];
   out[grid.thread_rank()] = all / grid.size();
 }
+
+// The second block meets the third one only where it runs before the first.
+__global__ void meets_if_early(int* flag, int* out) {
+  if (blockIdx.x == 0) atomicExch(flag, 1);
+  if (blockIdx.x == 1 && atomicAdd(flag, 0) == 0) atomicExch(out, 1);
+  if (blockIdx.x == 2) atomicExch(out, 2);
+}

@@ -309,6 +309,21 @@ def test_verdicts(case):
     assert case.says in found.summary
 
 
+def test_what_only_another_order_meets():
+    """Blocks that meet in one order only are run in both of theirs; no schedule was drawn so."""
+    found = detmode.certify(
+        FILE,
+        {"flag": counters(1), "out": counters(1)},
+        entry="meets_if_early",
+        grid=3,
+        block=1,
+        repeats=2,
+    )
+    assert found.verdict == VARIES, found
+    assert found.variation is not None
+    assert "blocks 2 1 0" in found.variation.schedules
+
+
 def test_arguments_are_left_alone():
     """A certificate runs on copies; the arguments keep their bits."""
     case = next(case for case in CASES if case.kernel == "split_k_atomic")

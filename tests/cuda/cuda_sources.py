@@ -91,6 +91,8 @@ RACES = source(
     same_element=EITHER,
     read_beside_atomics=EITHER,
     read_written=EITHER,
+    flag_of_another=EITHER,
+    bytes_of_a_word=["0", "1"],
     last_block=["1, 1", "1, 0", "0, 1", "0, 0"],
     element_each=[f"{name}, {n}" for name in ("bool", "int16_t", "double") for n in (1, 2)],
 )

@@ -17,6 +17,10 @@ __global__ void write_shared(float* __restrict__ output, int64_t n) {
 __global__ void read_after(const float* __restrict__ input, float* __restrict__ output, int64_t n) {
   if (thread_index() == 0) output[0] = input[n];
 }
+__global__ void read_before(const float* __restrict__ input, float* __restrict__ output,
+                            int64_t n) {
+  if (thread_index() == 0 && input[-1] == 1.0f) output[0] = 1.0f;
+}
 __global__ void read_shared(float* __restrict__ output, int64_t n) {
   __shared__ float tile[64];
   if (threadIdx.x == 0) {

@@ -1,4 +1,5 @@
 // Launches of the primitives in detmode/cuda/include, for their tests.
+#include "accumulator.cuh"
 #include "block_reduce.cuh"
 #include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
@@ -188,4 +189,13 @@ __global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ fou
                           int64_t count) {
   publish_count(words, 1, tile, static_cast<int32_t>(count));
   *found = count_before(words, 1, tile, static_cast<int32_t>(count));
+}
+
+__global__ void shifted_right(const int64_t* __restrict__ values,
+                              const int64_t* __restrict__ shifts, int64_t* __restrict__ output,
+                              int64_t n) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    output[i] = static_cast<int64_t>(accumulator_detail::shift_right_rn(
+        static_cast<uint64_t>(values[i]), static_cast<int>(shifts[i])));
+  }
 }

@@ -115,3 +115,35 @@ __global__ void read_written(int64_t* __restrict__ output, int64_t n) {
   __syncthreads();
   output[thread_index()] = values[threadIdx.x];
 }
+
+// One thread writes and says so; another may put its own word in the place of that; a third reads
+// what the first one wrote.
+template <bool replaces>
+__global__ void flag_of_another(int64_t* __restrict__ output, int64_t* __restrict__ flag,
+                                int64_t n) {
+  volatile int64_t* said = flag;
+  if (thread_index() == 0) {
+    output[0] = 7;
+    __threadfence();
+    *said = 1;
+  } else if (thread_index() == 64 && replaces) {
+    *said = 2;
+  } else if (thread_index() == 128) {
+    int64_t word = *said;
+    __threadfence();
+    output[1] = output[0] + word;
+  }
+}
+
+// The first lane reads a byte of a word, the second one another byte or the same after it, and the
+// third, which knows of neither, writes the first one's.
+template <int second>
+__global__ void bytes_of_a_word(float* __restrict__ output, int64_t n) {
+  unsigned char* bytes = reinterpret_cast<unsigned char*>(output);
+  unsigned int lane = threadIdx.x;
+  if (blockIdx.x != 0 || lane > 2) return;
+  if (lane == 0) output[1] = static_cast<float>(bytes[0]);
+  if (lane < 2) __syncwarp(3u);
+  if (lane == 1) output[2] = static_cast<float>(bytes[second]);
+  if (lane == 2) bytes[0] = 1;
+}

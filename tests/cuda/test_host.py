@@ -199,6 +199,24 @@ def test_schedules_shuffle_and_repeat() -> None:
     assert not torch.equal(orders[0][0], orders[2][0])
 
 
+@pytest.mark.parametrize("threads", [2, 8, 33, 64, 256])
+def test_threads_leave_a_barrier_in_any_order(threads: int) -> None:
+    """With a seed, however few they are; without one they leave it as they came."""
+
+    def turns(seed: int | None) -> tuple[list[int], list[int]]:
+        before, after = torch.zeros(2, threads, dtype=torch.int64)
+        with host.schedule(seed):
+            launch_blocks(WARP, "turns", 1, threads, before=before, after=after)
+        return before.tolist(), after.tolist()
+
+    came, left = turns(None)
+    assert came == left == list(range(threads))
+    orders = [turns(seed) for seed in range(8)]
+    assert any(before != after for before, after in orders)
+    assert len({tuple(after) for _, after in orders}) > 1
+    assert all(sorted(after) == came for _, after in orders)
+
+
 def test_schedules_nest_and_survive_exceptions() -> None:
     """Leaving a context, by an exception too, restores the outer schedule where it was."""
     with host.schedule(3):

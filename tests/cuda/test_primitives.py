@@ -47,6 +47,27 @@ def test_narrowing_rounds_to_nearest_even(dtype: torch.dtype) -> None:
     assert (output[~numbers].view(torch.int16) == 0x7FFF).all()
 
 
+def test_shifts_round_to_even() -> None:
+    """By every number of bits, up to all 64 and beyond; a half goes to the even neighbour."""
+    shifts = range(1, 67)
+    values = sorted(
+        {
+            value % 2**64
+            for shift in shifts
+            for half in (2 ** (shift - 1), 3 * 2 ** (shift - 1))
+            for value in (half - 1, half, half + 1, 2**64 - 1)
+        }
+    )
+    pairs = list(itertools.product(values, shifts))
+    of_values, of_shifts = torch.tensor(
+        [(value - 2**64 if value >= 2**63 else value, shift) for value, shift in pairs]
+    ).T.contiguous()
+    output, n = torch.zeros(len(pairs), dtype=torch.int64), len(pairs)
+    launch(PRIMITIVES, "shifted_right", n, values=of_values, shifts=of_shifts, output=output, n=n)
+    expected = [round(Fraction(value, 2**shift)) for value, shift in pairs]
+    assert [value % 2**64 for value in output.tolist()] == expected
+
+
 def divided(kernel: str, values: list[int], divisor: int) -> list[int]:
     output, n = torch.zeros(len(values), dtype=torch.int64), len(values)
     given = torch.tensor(values)

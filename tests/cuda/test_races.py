@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from cuda_sources import RACES
+from cuda_sources import FAULTS, RACES
 from torch import Tensor
 
 from detmode.cuda import host, launch_blocks
@@ -86,6 +86,36 @@ def test_fences_order_blocks(seed: int | None) -> None:
     for fences in ((0, 1), (1, 0), (0, 0)):
         with pytest.raises(host.LaunchError, match="data race: .* argument 'parts' at byte"):
             run(*fences)
+
+
+def test_a_flag_that_another_replaces_orders_nothing() -> None:
+    """Who reads the other's word knows nothing of what was written before the first one."""
+
+    def run(replaces: str) -> Tensor:
+        output = _output()
+        _run(f"flag_of_another<{replaces}>", None, output, flag=torch.zeros(1, dtype=torch.int64))
+        return output
+
+    assert run("false")[:2].tolist() == [7, 8]
+    with pytest.raises(host.DataRace, match="argument 'output' at byte 0"):
+        run("true")
+    assert run("false")[:2].tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("second", [0, 1])
+def test_a_word_remembers_each_byte(second: int) -> None:
+    """A read of one byte is not forgotten for a later one of its neighbour, which it precedes."""
+    with pytest.raises(host.DataRace, match="writes 1 bytes of argument 'output' at byte 0"):
+        _run(f"bytes_of_a_word<{second}>", None, torch.zeros(4))
+
+
+@pytest.mark.parametrize("entry", ["read_after", "read_before"])
+def test_reads_out_of_bounds_are_errors(entry: str) -> None:
+    """Also where what was read is used for nothing; a write is seen in any launch."""
+    output = torch.zeros(1)
+    with host.check_races(), pytest.raises(host.OutOfBounds, match="reads 4 bytes out of bounds"):
+        launch_blocks(FAULTS, entry, 1, 64, input=torch.zeros(100), output=output, n=100)
+    assert output.item() == 0
 
 
 @pytest.mark.parametrize(

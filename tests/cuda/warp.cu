@@ -78,3 +78,13 @@ __global__ void kinds(const int32_t* __restrict__ input, int64_t* __restrict__ o
     output[4] = anything == nullptr;
   }
 }
+
+// The order in which the threads of a block come to a barrier, and in which they leave it.
+__global__ void turns(int64_t* __restrict__ before, int64_t* __restrict__ after) {
+  __shared__ int64_t next;
+  if (threadIdx.x == 0) next = 0;
+  __syncthreads();
+  before[threadIdx.x] = next++;
+  __syncthreads();
+  after[threadIdx.x] = next++ - blockDim.x;
+}

@@ -234,6 +234,27 @@ def unseen():
     found[scenario] = [names, [row.overload for row in mode.records]]
 
 
+def fails():
+    """A rank whose program fails with a check pending waits for no result of it."""
+    of = group()
+    check = check_ranks(network(), group=of)
+    begin = time.monotonic()
+    if rank == 1:
+        try:
+            with check:
+                check.step()
+                raise RuntimeError("out of memory")
+        except RuntimeError as error:
+            found[scenario] = {"text": str(error)}
+    else:
+        # So long the others have not begun theirs.
+        time.sleep(3)
+        with noted(), check:
+            check.step()
+        found[scenario] = {"text": found[scenario]}
+    found[scenario]["seconds"] = time.monotonic() - begin
+
+
 def hangs():
     of = group()
     check = check_ranks(network(), group=of, timeout=1)
@@ -268,7 +289,7 @@ distributed.init_process_group(
 )
 for program in (
     *(agree, weight, every, pairs, hybrid, sharded, fsdp1, statistics, rate, named, steps, names),
-    *(unseen, hangs, ends),
+    *(unseen, fails, hangs, ends),
 ):
     scenario = program.__name__
     program()

@@ -8,8 +8,10 @@ import pytest
 from bucketed import RANKS, WAYS
 from processes import run_ranks
 from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from detmode.distributed import fix_buckets
+from detmode.integrations import training
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -48,3 +50,17 @@ def test_too_late(found: dict[str, Any]) -> None:
     }
     with pytest.raises(TypeError, match="expects a DistributedDataParallel model, got Linear"):
         fix_buckets(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(("ranks", "fixed"), [(1, False), (2, False), (3, True), (4, True)])
+def test_an_integration_fixes_them_where_their_order_counts(
+    ranks: int, fixed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From three ranks on: a sum of two has no order. A model without DDP has no buckets."""
+    called: list[nn.Module] = []
+    monkeypatch.setattr(training, "world", lambda: (0, ranks))
+    monkeypatch.setattr(training, "fix_buckets", called.append)
+    model = DistributedDataParallel.__new__(DistributedDataParallel)
+    for each in (model, nn.Linear(2, 2)):
+        training.fix_buckets_of(each)
+    assert [id(each) for each in called] == [id(model)] * fixed

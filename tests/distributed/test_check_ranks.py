@@ -111,6 +111,14 @@ def test_rank_that_takes_no_part(results: Results) -> None:
         assert each["seconds"] < 10
 
 
+def test_rank_that_fails(results: Results) -> None:
+    """It leaves the block with its error at once, though the others have not begun the check."""
+    one = results["fails"].pop(1)
+    assert one["text"] == "out of memory"
+    assert one["seconds"] < 2
+    assert [each["text"] for each in results["fails"]] == [None] * 3
+
+
 def test_no_majority() -> None:
     """Two ranks against two: all four are suspects, and no list of names is without end."""
     held = {

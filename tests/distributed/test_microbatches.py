@@ -10,7 +10,7 @@ import pytest
 import torch
 from elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
 from processes import run_program
-from selection import PROFILE
+from selection import PROFILE, todays_share
 from torch import distributed
 
 from detmode.distributed import MicrobatchReducer
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
     reason="this PyTorch is built without gloo",
 )
 
-CHOSEN = [name for name in TRAININGS if PROFILE.thorough or name in QUICK]
+REST = todays_share((name for name in TRAININGS if name not in QUICK), 7)
+TODAYS = {*QUICK, *REST}
+CHOSEN = [name for name in TRAININGS if PROFILE.thorough or name in TODAYS]
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +141,56 @@ def test_alone() -> None:
             model(torch.ones(1)).backward()
             break
     assert model.weight.grad is None
+
+
+@pytest.mark.parametrize("fails_at", [0, 1, 2])
+@pytest.mark.parametrize("held", [False, True], ids=["let go", "held"])
+@pytest.mark.filterwarnings("ignore:the loop was left:UserWarning")
+def test_a_step_that_failed_can_be_made_again(fails_at: int, held: bool) -> None:
+    """Nothing of it stays: gradients, running statistics and generators are those of one step.
+
+    The loop that failed may be alive still, as in a progress bar's frame that a traceback holds.
+    """
+
+    def made_of(*steps: int | None) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.BatchNorm1d(1), torch.nn.Linear(1, 1))
+        reducer = MicrobatchReducer(model, 3)
+        for step in steps:
+            loop = reducer.microbatches(0)
+            holders.append(loop)
+            try:
+                while (index := next(loop, None)) is not None:
+                    model(torch.tensor([[1.0 + index], [4.0]])).pow(2).sum().backward()
+                    if index == step:
+                        raise RuntimeError("out of memory")
+            except RuntimeError:
+                holders[:] = holders if held else []
+                del loop
+        state = [each.tolist() for each in model.state_dict().values()]
+        return [*state, *(each.grad.tolist() for each in model.parameters())], torch.rand(2)
+
+    holders: list[Any] = []
+    (again, drawn), (once, expected) = made_of(fails_at, None), made_of(None)
+    assert again == once
+    assert torch.equal(drawn, expected)
+    holders.clear()
+
+
+def test_a_loop_that_is_let_go_late_changes_nothing() -> None:
+    """It ended when the next one began, and said so."""
+    model = torch.nn.Linear(1, 1)
+    reducer = MicrobatchReducer(model, 3)
+    abandoned = reducer.microbatches(0)
+    next(abandoned)
+    model(torch.ones(1)).backward()
+    next(abandoned)
+    with pytest.warns(UserWarning, match="left at microbatch 1 of 3"):
+        loop = reducer.microbatches(0)
+    for index in loop:
+        model(torch.full((1,), float(index))).backward()
+    del abandoned
+    assert (model.weight.grad.item(), model.bias.grad.item()) == (1.0, 1.0)
 
 
 def test_clipping() -> None:

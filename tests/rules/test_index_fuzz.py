@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -36,6 +37,8 @@ from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
+from detmode.rules.scatter_assign.launch import scatter as scatter_assign
+from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
@@ -172,6 +175,22 @@ def test_no_more_rows_are_sorted_than_a_gpu_sorts() -> None:
     assert not sorts(2**31)
 
 
+@pytest.mark.parametrize("columns", [127, 128, 129, 131, 132, 255, 257])
+@pytest.mark.parametrize("name", ["sum", "copy"])
+def test_rows_of_any_width(name: str, columns: int) -> None:
+    """Rows around those that are read 16 bytes at a time, and whole numbers of them or not."""
+    maker = Maker(torch.float32, seed=columns)
+    self, index, rows = maker.normal(9, columns), maker.zipf(90, 9), maker.normal(90, columns)
+    with chosen(sums, "sorts_rows", True):
+        found = in_schedules(lambda: SORTING[name](self, index, rows), 4)
+    if name == "copy":
+        last_wins.assert_last_wins(
+            found, self, torch.arange(self.numel()).view_as(self)[index], rows
+        )
+    else:
+        exact_sums.assert_exact(found, self, torch.arange(self.numel()).view_as(self)[index], rows)
+
+
 @pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
 @pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
 def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
@@ -233,6 +252,31 @@ def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.M
     self, index, rows = maker.normal(3, 2), maker.integers(0, 3, 2500), maker.normal(2500, 2)
     with host.check_races():
         SORTING[name](self, index, rows)
+
+
+IN_STRIPS: dict[str, Callable[[Tensor, int, Tensor, Tensor], Tensor]] = {
+    "sum": scatter,
+    "mean": partial(scatter_reduce, reduce="mean", include_self=False),
+    "assignment": scatter_assign,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*product(IN_STRIPS, (torch.float32, torch.float64)), ("sum", torch.complex64)],
+    ids=str,
+)
+def test_strips_of_one_block_wait_for_one_another(name: str, dtype: torch.dtype) -> None:
+    """A block writes what it collects of a strip after it has read the strip before."""
+    maker = Maker(dtype, seed=4)
+    planes = maker.normal(6, 40), 1, maker.integers(0, 40, 6, 70), maker.normal(6, 70)
+    with added_by(False), assigned_by(True):
+        expected = IN_STRIPS[name](*planes)
+    with added_by(None), assigned_by(None):
+        with host.check_races():
+            IN_STRIPS[name](*planes)
+        found = in_schedules(lambda: IN_STRIPS[name](*planes), 5)
+    assert same_bits(found, expected)
 
 
 @needs.compiler
@@ -308,6 +352,51 @@ def test_assigning_index_put(
     with assigned_by(elects):
         got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
     last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
+
+
+@pytest.mark.parametrize("set_places", [1, 2])
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 33)], ids=str)
+def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int) -> None:
+    """A mask names no place twice, but an index beside it does, also if one place is set."""
+    mask = torch.arange(shape[0]) < set_places
+    index = torch.tensor([3] * 40 if set_places == 1 else [3, 3])
+    values = Maker(torch.float32, seed=0).normal(index.numel(), *shape[2:])
+    expected = torch.zeros(shape)
+    for place, value in zip(mask.nonzero().flatten().expand(index.numel()), values):
+        expected[place, 3] = value
+    for seed in range(8):
+        found = in_schedules(
+            lambda: launch.index_put(torch.zeros(shape), [mask, index], values), seed
+        )
+        assert same_bits(found, expected)
+
+
+NOTHING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "index_add_": lambda x, index, rows: x.index_add_(0, index, rows),
+    "index_copy_": lambda x, index, rows: x.index_copy_(0, index, rows),
+    "index_reduce_": lambda x, index, rows: x.index_reduce_(0, index, rows, "prod"),
+    "index_put_": lambda x, index, rows: x.index_put_((index,), rows),
+    "accumulating": lambda x, index, rows: x.index_put_((index,), rows, accumulate=True),
+    "broadcasting": lambda x, index, rows: x.index_put_((index,), x[0].clone(), accumulate=True),
+    "put_": lambda x, index, rows: x.put_(index, rows[:, 0]),
+    "put_ accumulating": lambda x, index, rows: x.put_(index, rows[:, 0], accumulate=True),
+    "scatter_": lambda x, index, rows: x.scatter_(0, index[:, None], x.clone()),
+    "scatter_add_": lambda x, index, rows: x.scatter_add_(0, index[:, None], x.clone()),
+    "scatter_reduce_": lambda x, index, rows: x.scatter_reduce_(
+        0, index[:, None], x.clone(), "mean", include_self=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_an_empty_index_changes_nothing(name: str) -> None:
+    """Nor where the source or the values have elements: each keeps its bits, NaNs' too."""
+    before = torch.tensor([[1.0, -0.0], [torch.nan, 2.0]])
+    x, index = before.clone(), torch.zeros(0, dtype=torch.int64)
+    with DeterministicMode(simulate="cuda") as mode:
+        assert NOTHING[name](x, index, torch.zeros(0, 2)) is x
+    assert same_bits(x, before)
+    assert {record.action for record in mode.records} == {"substitute"}
 
 
 def test_subscripts() -> None:

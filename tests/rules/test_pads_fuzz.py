@@ -89,6 +89,18 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     assert (error <= eps * scale + torch.finfo(dtype).smallest_normal).all()
 
 
+@pytest.mark.parametrize("padding", [(-1, 0), (0, -2), (-2, -1), (3, -2), (-3, 4), (4, 4)], ids=str)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_padding_that_crops(kind: tuple[str, int], padding: tuple[int, int]) -> None:
+    """Before, behind or both, beside one that pads: elements that are cropped get nothing."""
+    family, spatial = kind
+    shape, sides = (2, *(5, 6, 7)[:spatial]), list(padding) + [0, 1] * (spatial - 1)
+    grad_output = torch.arange(1.0, math.prod(padded(shape, sides)) + 1).view(padded(shape, sides))
+    self = torch.zeros(shape)
+    got = in_schedules(lambda: LAUNCHERS[kind](grad_output, self, sides), 1)
+    assert_exact(got, self, sources(family, shape, sides), grad_output)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_gradients_that_do_not_fit(kind: tuple[str, int]) -> None:
     """An access beyond the tensors is an error."""

@@ -5,14 +5,16 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import table_facts as facts
 import torch
 import torch.nn.functional as F
 
 from detmode import DeterministicMode
+from detmode.environment.versions import parse_version
 from detmode.mode.deterministic_mode import DeterminismWarning
 from detmode.mode.messages import alert_text
 from detmode.table import rule_table as table
-from detmode.table.rule import CUBLAS
+from detmode.table.rule import CUBLAS, Rule
 
 X = torch.ones(3, 4)
 BATCH = torch.ones(2, 3, 4)
@@ -29,6 +31,58 @@ PRODUCTS: dict[str, Callable[[], Any]] = {
     "complex": lambda: X.to(torch.complex64) @ X.T.to(torch.complex64),
     "out": lambda: torch.mm(X, X.T, out=torch.empty(3, 3)),
 }
+
+
+WITHOUT_ALERT = {
+    ("aten::cudnn_grid_sampler_backward", "cuda"): (
+        *("2.8", "2.12"),
+        "PyTorch alerts since 2.13, which is another row",
+    ),
+    ("aten::addmm", "cuda"): ("2.8", "2.9", "PyTorch's cuBLAS alert, from which it is exempt"),
+    ("aten::addmm.dtype", "cuda"): ("2.8", "2.9", "the same"),
+    ("aten::topk", "cuda"): ("2.13", "2.15", "topk has read the flag since 2.13"),
+    ("aten::scatter_add", "cuda"): ("2.11", "2.15", "the alert ended with 2.10"),
+    ("aten::scatter_reduce.two", "cuda"): ("2.11", "2.15", "the alerts ended with 2.10"),
+    **dict.fromkeys(
+        (("aten::cumsum", "mps"), ("aten::cumprod", "mps"), ("aten::logcumsumexp", "mps")),
+        ("2.15", "2.15", "2.15 is the first whose sources read the flag on MPS"),
+    ),
+}
+"""Rows of some versions only, and without an alert whose versions PyTorch's binaries tell: by
+operator and device the first and the last version, and why. What holds to the end holds in the
+last one that the table knows."""
+
+
+def versions_of_alert(rule: Rule) -> set[str]:
+    """The versions in whose binaries an alert of the row is; of MPS only 2.15's have been read."""
+    names = set(rule.alert if isinstance(rule.alert, tuple) else (rule.alert,))
+    libraries = ("mps", "mps_unverified") if "'mps'" in str(rule.when) else ("cpu", "cuda")
+    return {
+        version
+        for version, found in facts.FACTS.items()
+        if names & {name for library in libraries for name in found.get(library, ())}
+        or (CUBLAS in names and found.get("cublas"))
+    }
+
+
+def test_both_ends_of_every_row() -> None:
+    """A row holds from the first to the last version of its fact, not before and not behind."""
+    wrong, excused = [], set(WITHOUT_ALERT)
+    for rule in (row.rule for row in facts.rows()):
+        if rule.since is None and rule.until is None:
+            continue
+        device = "mps" if "'mps'" in str(rule.when) else "cuda"
+        expected = versions_of_alert(rule)
+        if rule.alert is None:
+            excused.discard((rule.op, device))
+            first, last, _ = WITHOUT_ALERT[rule.op, device]
+            expected = set(facts.VERSIONS[facts.VERSIONS.index(first) :])
+            expected -= set(facts.VERSIONS[facts.VERSIONS.index(last) + 1 :])
+        holds = {version for version in facts.VERSIONS if rule.holds_for(parse_version(version))}
+        if holds != expected:
+            wrong.append(f"{facts.label(rule)} holds in {holds ^ expected} or should")
+    assert not wrong, "\n".join(wrong)
+    assert not excused, f"no row is any more of {excused}"
 
 
 @pytest.fixture

@@ -100,10 +100,25 @@ with detmode.record(sys.argv[1]):
 """
 
 
-def test_killed_run_is_readable(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+FAILED_BEFORE = KILLED.replace(
+    "    x = torch.ones(8)\n",
+    """\
+    x = torch.ones(8)
+    try:
+        torch.mm(x, x)
+    except RuntimeError:
+        pass
+""",
+)
+
+
+@pytest.mark.parametrize("program", [KILLED, FAILED_BEFORE], ids=["", "after a call that failed"])
+def test_killed_run_is_readable(
+    program: str, tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
-    assert run_python("-c", KILLED, str(path)).returncode == -signal.SIGKILL
+    assert run_python("-c", program, str(path)).returncode == -signal.SIGKILL
     reader = Reader(path)
     calls = list(reader.calls())
     assert len(calls) == 2001 // _BATCH * _BATCH

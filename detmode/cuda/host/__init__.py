@@ -204,8 +204,8 @@ def check_races() -> Iterator[None]:
     A data race is a pair of accesses to one byte by two CUDA threads, at least one of them a plain
     write or one plain and the other an atomic write, that no barrier, `__syncwarp()` or fence
     orders, whichever ran first. A read of shared memory that no thread of the block has written is
-    an error too. The message names both threads and, if binutils' addr2line is installed, both
-    lines. Launches take thirty to ninety times as long.
+    an error too, and so is an access out of bounds. The message names both threads and, if
+    binutils' addr2line is installed, both lines. Launches take thirty to ninety times as long.
     """
     saved, _schedule.races = _schedule.races, True
     try:

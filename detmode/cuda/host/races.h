@@ -384,8 +384,8 @@ DETMODE_UNTRACKED inline bool on_stack(const char* from) {
   return true;  // the stack of the OS thread
 }
 
-// An access of a watched launch that lies not wholly in its memory: if not on the thread's stack,
-// it is out of bounds.
+// An access that lies not wholly in the launch's memory: if not on the thread's stack, it is out of
+// bounds.
 DETMODE_UNTRACKED void require_known(const char* from, size_t bytes, bool writes,
                                      const void* code) {
   if (in_library(from) || on_stack(from)) return;
@@ -475,7 +475,7 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
     ++tracked;
   }
   if (tracked == end) {
-    if (S.watch != nullptr) require_known(from, bytes, (kind & WRITE) != 0, code);
+    require_known(from, bytes, (kind & WRITE) != 0, code);
     return;
   }
   int self = S.current->thread;
@@ -483,8 +483,8 @@ DETMODE_UNTRACKED void note(const void* address, size_t bytes, int kind, const v
   bool shared = tracked->argument == SHARED;
   size_t granule = static_cast<size_t>(tracked->granule);
   size_t offset = static_cast<size_t>(from - tracked->begin);
+  if (offset + bytes > tracked->bytes) require_known(from, bytes, writes, code);
   if (S.watch != nullptr) {
-    if (offset + bytes > tracked->bytes) require_known(from, bytes, writes, code);
     if (writes && (kind & READS_TOO) == 0) memory_changed();
     if (!shared) touch(*tracked, offset, bytes, kind);
     if (!S.watch->races) return;

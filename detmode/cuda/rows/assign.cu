@@ -106,6 +106,6 @@ __global__ void __launch_bounds__(1024)
     for (int32_t i = threadIdx.x; i < owned; i += threads) {
       if (owners[i] >= 0) own_out[i] = own_source[owners[i]];
     }
-    __syncthreads();
+    // No barrier: the same thread clears an owner for the next strip.
   }
 }

@@ -116,5 +116,8 @@ SAMPLES = Samples(
         (each.name for each in _CASES if "nearest" not in each.name or "border" in each.name),
         "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
     ),
+    unlike_magnitudes=dict.fromkeys(
+        (*OPS.values(), CUDNN), "positions choose the addends, and weights have both signs"
+    ),
     compositions=dict.fromkeys(OPS.values(), grid_sampler_backward),
 )

@@ -145,4 +145,5 @@ SAMPLES = Samples(
         "aten::cumprod": composed(torch.cumprod, torch.mul, 1.0),
         "aten::logcumsumexp": composed(torch.logcumsumexp, torch.logaddexp, -inf),
     },
+    unlike_magnitudes={"aten::logcumsumexp": "addends are given by their logarithms"},
 )

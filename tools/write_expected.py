@@ -1,0 +1,31 @@
+"""Writes what tests expect, and prints each line that changes.
+
+``digests``: ``tests/expect/digests.txt``, the bits of every substitute. A change is a decision:
+programs that run today get other results. ``substituted``: ``tests/expect/substituted.txt``, the
+operators that PyTorch's sample inputs meet; it takes minutes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "tests/rules", "benchmarks")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("digests", "substituted"))
+    if parser.parse_args().what == "digests":
+        import digests as expected
+    else:
+        import substituted as expected
+    before, now = expected.pinned(), expected.found()
+    expected.LINES.write_text(expected.text_of(now), encoding="utf-8")
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            print(f"{name}: {before.get(name)} -> {now.get(name)}")
+
+
+if __name__ == "__main__":
+    main()
