@@ -12,7 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
 from detmode.environment.callbacks import callbacks_at_once
-from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
+from detmode.environment.dispatch import (
+    caller_of,
+    compiled_as_outside,
+    resolve_views,
+    untraced,
+    with_tensors,
+)
 from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.mode.repetition.tensors import is_foreign
 from detmode.runs import graphs
@@ -58,15 +64,18 @@ class RunObserver(Observer):
     ) -> Any:
         kwargs = kwargs or {}
         resolve_views()
-        if self._thread.is_inside:
-            return func(*args, **kwargs)
         if not isinstance(func, torch._ops.OpOverload):
+            if self._thread.is_inside:
+                return func(*args, **kwargs)
             self._meet_higher_order(func)
             return func(*with_bodies(self, args), **kwargs)
+        args = with_tensors(func, args)
+        if self._thread.is_inside:
+            return caller_of(func)(*args, **kwargs)
         if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it runs are observed.
             return NotImplemented
-        return self.observe(func, args, kwargs, func)
+        return self.observe(func, args, kwargs, caller_of(func))
 
     def observe(
         self,
