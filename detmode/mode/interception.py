@@ -40,7 +40,7 @@ from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import run_substitute, run_validated, validate
+from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
@@ -50,7 +50,7 @@ from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable
+from detmode.table.rule_table import FamilyRule, RuleTable, forwards_of
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -109,6 +109,10 @@ class Interception(CompiledInside):
         self._policy = policy
         self._table = table
         self._overrides = overrides
+        # Those of forwards whose backwards are found by the autograd node alone.
+        self._forwards_overridden = {
+            name: overrides[name] for name in table.forwards_among(overrides)
+        }
         self._simulate = simulate
         self._logger = logger
         self._begin()
@@ -199,6 +203,8 @@ class Interception(CompiledInside):
         found: OverloadInfo | None = self._overloads.get(operator, _UNSEEN)
         if found is _UNSEEN:
             found = self._look_up(func)
+            if found is not None and self._simulate is not None:
+                found.run = on_host(found, found.run)
             Detours.look_again()
             self._overloads[operator] = found
             if is_elementwise(func):
@@ -252,7 +258,10 @@ class Interception(CompiledInside):
         if rule is not None and rule.launches and call.launches_on is not None:
             unavailable = launcher_missing(call.launches_on)
         has_flag = is_flag_on()
-        facts = call.row, overload.override, is_allowed, has_flag, unavailable
+        override = overload.override
+        if override is None and rule is not None and self._forwards_overridden:
+            override = self._memory.override_of(call, self._forwards_overridden)
+        facts = call.row, override, is_allowed, has_flag, unavailable
         decision = self._decisions.get(facts) or self._decide(facts)
         if decision.action in {"native", "substitute", "allow"}:
             self._counter.count(call, decision)
@@ -269,7 +278,7 @@ class Interception(CompiledInside):
         self, facts: tuple[FamilyRule | None, str | None, bool, bool, str | None]
     ) -> Decision:
         row, override, is_allowed, has_flag, unavailable = facts
-        decision = self._decisions[facts] = decide(
+        decision = decide(
             row.rule if row else None,
             self._policy,
             override=override,
@@ -277,6 +286,7 @@ class Interception(CompiledInside):
             is_flag_on=has_flag,
             unavailable=unavailable,
         )
+        decision = self._decisions[facts] = replace(decision, override=override)
         if decision.unavailable is not None:
             self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         return decision
@@ -408,10 +418,18 @@ def facts_of(
         found.hides_calls = False  # they say that it does not vary, with all that it calls
         return found
     found = OverloadInfo(func, rows)
+    reaches_backward = table.is_forward(func._schema.name) and not rows
     for name, action in overrides.items():
-        if matches(found.names, (name,)) and (rows or means_unlisted(name)):
+        if not matches(found.names, (name,)) or not (rows or means_unlisted(name)):
+            continue
+        # A forward without rows is named for its backward; that it runs is nothing to allow.
+        if not reaches_backward or action in ("warn", "error"):
             found.override = action
-            break
+        return found
+    if rows:
+        forwards = [each for name in found.names for each in forwards_of(name)]
+        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
+        found.override = next(actions, None)
     return found
 
 

@@ -31,6 +31,7 @@ from detmode.environment.dispatch import carried, carry, own_calls, resolve_view
 from detmode.mode.interception import facts_of
 from detmode.mode.levels import innermost
 from detmode.mode.options import means_unlisted
+from detmode.mode.substitution import on_host
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
 from detmode.table.names import matches
@@ -281,7 +282,7 @@ def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
             return run(*args, **kwargs)
         overload = level.kernels.get(run, _UNSEEN)
         if overload is _UNSEEN:
-            overload = level.kernels[run] = _with_run(level.overload_info(func), run)
+            overload = level.kernels[run] = _with_run(level, func, run)
         if overload is None:
             return run(*args, **kwargs)
         with _as_in_a_mode():
@@ -291,11 +292,14 @@ def _kernel(func: torch._ops.OpOverload, key: str) -> Callable[..., Any]:
     return kernel
 
 
-def _with_run(overload: OverloadInfo | None, run: Callable[..., Any]) -> OverloadInfo | None:
+def _with_run(
+    level: DeterministicMode, func: torch._ops.OpOverload, run: Callable[..., Any]
+) -> OverloadInfo | None:
     """Return the facts with ``run``, which makes calls without the registered kernel."""
+    overload = level.overload_info(func)
     if overload is not None:
         overload = copy.copy(overload)
-        overload.run = run
+        overload.run = run if level._simulate is None else on_host(overload, run)
     return overload
 
 

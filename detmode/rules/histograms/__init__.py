@@ -18,7 +18,8 @@ of exponents per bin and then integers of that scale, or a stable sort where tha
 Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
-vary and are called unchanged; ``histc`` of bfloat16, which CUDA does not have, gets PyTorch's own
+vary and are called unchanged; where CUDA is simulated, ``histc`` of integers, for which ATen's CPU
+kernel is missing, is counted as on CUDA. ``histc`` of bfloat16, which CUDA does not have, gets PyTorch's own
 error.
 
 ## Cost
@@ -48,6 +49,7 @@ import torch
 from detmode.rules.histograms import launch
 from detmode.table.chain import chain, on_cuda
 from detmode.table.conditions import argument_given, dtype_in
+from detmode.table.rule import Substitute
 
 RULES = (
     *chain(
@@ -66,3 +68,6 @@ RULES = (
         otherwise="integer counts are exact in any order, and the CPU counts in order",
     ),
 )
+
+ON_HOST = {"aten::histc": Substitute(launch.histc_of_integers, launches=False)}
+"""What stands, where CUDA is simulated, for kernels that CUDA has and the CPU has not."""
