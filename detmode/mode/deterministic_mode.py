@@ -72,6 +72,7 @@ class DeterministicMode(Interception):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
+            The name of a forward operator means its backward too.
         intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;

@@ -51,7 +51,7 @@ def assert_same(compiled, eager):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", of_this_week(FUNCTIONS))
 def test_functions(name, backend):
-    """What users write, compiled: nothing is refused that eager code does not refuse."""
+    """Compiled, functions that users write are refused only where eager code is."""
     if backend == "inductor" and TORCH_VERSION < (2, 10) and SINCE_2_10.fullmatch(name):
         pytest.skip("the Inductor of PyTorch 2.9 does not compile it without the mode either")
     function, make = FUNCTIONS[name]

@@ -66,7 +66,7 @@ SUMS = ("aten::index_add.default", 1)
 
 
 def test_the_body_and_its_backward_have_rows(mode, x):
-    """What the body calls, and what its registered backward calls, is substituted and counted."""
+    """Calls of the body, and of its registered backward, are substituted and counted."""
     with mode:
         result = sum_into(x)
         result.sum().backward()

@@ -119,7 +119,7 @@ def test_a_traced_graph_is_shown_inside():
 
 
 def test_what_a_mode_does_itself_is_not_recorded(tmp_path):
-    """Where a mode observes or repeats a call, the graph has it once."""
+    """The graph has a call once, also where a mode observes or repeats it."""
     with record(tmp_path / "trace"), DeterministicMode(simulate="cuda", recheck=1.0):
         traced = torch.jit.trace(nn.Conv2d(3, 4, 3), torch.rand(IMAGE))
     assert operators(traced).count("aten::_convolution") == 1

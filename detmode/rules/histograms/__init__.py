@@ -75,4 +75,4 @@ RULES = (
 )
 
 ON_HOST = {"aten::histc": Substitute(launch.histc_of_integers, launches=False)}
-"""What stands, where CUDA is simulated, for kernels that CUDA has and the CPU has not."""
+"""Stand-ins, where CUDA is simulated, for kernels that CUDA has and the CPU has not."""
