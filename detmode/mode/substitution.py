@@ -205,10 +205,10 @@ def run_substitute(
 
 
 @functools.cache
-def _host_kernels() -> dict[str, Substitute]:
+def _host_kernels() -> dict[str, Callable[..., Any]]:
     from detmode.rules import families  # all are imported with the first mode
 
-    kernels: dict[str, Substitute] = {}
+    kernels: dict[str, Callable[..., Any]] = {}
     for family in families().values():
         kernels.update(getattr(family, "ON_HOST", {}))
     return kernels
@@ -221,9 +221,10 @@ def on_host(overload: OverloadInfo, run: Callable[..., Any]) -> Callable[..., An
         overload: the operator.
         run: makes a call by ATen.
     """
-    kernel = _host_kernels().get(overload.func._schema.name)
-    if kernel is None:
+    function = _host_kernels().get(overload.func._schema.name)
+    if function is None:
         return run
+    kernel = Substitute(function, launches=False)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

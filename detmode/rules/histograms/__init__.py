@@ -54,7 +54,6 @@ import torch
 from detmode.rules.histograms import launch
 from detmode.table.chain import chain, on_cuda
 from detmode.table.conditions import argument_given, dtype_in
-from detmode.table.rule import Substitute
 
 RULES = (
     *chain(
@@ -74,5 +73,5 @@ RULES = (
     ),
 )
 
-ON_HOST = {"aten::histc": Substitute(launch.histc_of_integers, launches=False)}
+ON_HOST = {"aten::histc": launch.histc_of_integers}
 """Stand-ins, where CUDA is simulated, for kernels that CUDA has and the CPU has not."""
