@@ -142,12 +142,29 @@ class Audit(DeterministicMode):
     ) -> Any:
         tally = self._tally
         tally.called.add(overload.func._schema.name)
-        if overload.composite and overload.override is None:
-            # The operators that it calls are counted instead.
-            return super()._intercept(overload, args, kwargs, traced, site)
+        if (overload.composite or overload.hides_calls) and overload.override is None:
+            moved = tally.total.bytes
+            result = super()._intercept(overload, args, kwargs, traced, site)
+            # The operators that it calls are counted instead, if they move anything.
+            if overload.composite or tally.total.bytes > moved:
+                return result
+            module, tally.acted = tally.module(), None
+            return self._counted(overload, args, kwargs, result, module)
         module, tally.acted = tally.module(), None
         # As in a trace nothing is launched, so that no substitute is unavailable.
         result = super()._intercept(overload, args, kwargs, True, site)
+        return self._counted(overload, args, kwargs, result, module)
+
+    def _counted(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+    ) -> Any:
+        """Count a call that has given ``result``, and return that."""
+        tally = self._tally
         cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +27,23 @@ _count_early_modes: Callable[[], int] = torch._ops._len_torch_dispatch_stack_pre
 # For resolve_views, and for who cannot spare a call of it.
 set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 CONJUGATE, NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+_get_trace = torch._C._get_tracing_state
+_TRACER: Any = torch._C._parse_dispatch_key("Tracer")
+_takes_numbers = torch._C._should_allow_numbers_as_tensors
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+_TENSOR_TYPES = ("Tensor", "Optional[Tensor]")
+_TRACED_INSIDE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "_coalesced",
+        *("conv1d", "conv2d", "conv3d", "convolution"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        *("gru_cell", "lstm_cell", "rnn_relu_cell", "rnn_tanh_cell"),
+    )
+)
+"""Operators that ``torch.jit.trace`` does not record: it records those that they are made of."""
 # Autocast's keys, by the type of device.
 _AUTOCAST = {
     device_type: getattr(torch._C.DispatchKey, f"Autocast{device_type.upper()}")
@@ -122,17 +139,61 @@ def resolve_views() -> None:
 class _Thread(threading.local):
     is_cast: bool = False
     """True while the thread is in an operator whose arguments autocast has cast."""
+    paused_trace: Any = None
+    """The state of ``torch.jit.trace`` while it records nothing."""
 
 
 _thread = _Thread()
 
 
-class autocast_inside(Undo):
-    """Apply autocast inside a composite operator, as it applies without a mode.
+_NAMESPACES = frozenset(
+    (
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test", "_native"),
+        *("_quantized", "_test", "aten", "c10d", "c10d_functional", "cplib", "debug_mode_ops"),
+        *("debugprims", "detmode_twin", "export", "flex_lib", "fsdp", "higher_order", "inductor"),
+        *("inductor_prims", "metal", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "onnx"),
+        *("onnx_symbolic", "prepacked", "prim", "prims", "profiler", "quantization", "quantized"),
+        *("quantized_decomposed", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"),
+        *("vulkan", "vulkan_prepack", "xnnpack"),
+    )
+)
+"""The namespaces of the operators that PyTorch itself brings, and of the twins of listed ones."""
 
-    In inference mode a mode receives composite operators whole, with autocast's keys excluded, so
-    the calls inside ``torch.einsum`` would not be cast. An operator that autocast itself lists was
-    cast before the mode received it, and its inner calls are not cast again.
+
+def is_foreign(func: torch._ops.OpOverload) -> bool:
+    """Return whether an operator is another library's, or the program's own."""
+    return func.namespace not in _NAMESPACES
+
+
+class trace_paused(Undo):
+    """Keep what a mode does for itself out of the graph that ``torch.jit.trace`` records.
+
+    While it records, sizes are tensors to Python, and each value that Python reads is a warning.
+    """
+
+    def __enter__(self) -> None:
+        trace = _get_trace()
+        if trace is not None:
+            self.note(functools.partial(_set_trace, trace))
+            self.note(functools.partial(setattr, _thread, "paused_trace", None))
+            _thread.paused_trace = trace
+            _set_trace(None)
+
+
+def _set_trace(trace: Any) -> None:
+    """Set the state of ``torch.jit.trace``, which PyTorch refuses while the key is excluded."""
+    was_excluded = _is_excluded(_TRACER)
+    set_excluded(_TRACER, False)
+    torch._C._set_tracing_state(trace)  # type: ignore[attr-defined]  # PyTorch leaves it untyped
+    set_excluded(_TRACER, was_excluded)
+
+
+class traced_inside(Undo):
+    """Have ``torch.jit.trace`` record the calls inside an operator that it does not record itself.
+
+    It records a call above the modes, but for some operators: of those it records the calls that
+    their kernels make. A mode receives a call with the tracer's key excluded, so that nothing would
+    be recorded, and the result be a constant of the graph.
     """
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
@@ -140,7 +201,73 @@ class autocast_inside(Undo):
         self._func = func
 
     def __enter__(self) -> None:
-        if _thread.is_cast or not torch.is_inference_mode_enabled():
+        if not (is_tracing() and is_traced_inside(self._func)):
+            return
+        self.note(functools.partial(set_excluded, _TRACER, _is_excluded(_TRACER)))
+        set_excluded(_TRACER, False)
+        if _thread.paused_trace is not None:
+            self.note(functools.partial(_set_trace, None))
+            _set_trace(_thread.paused_trace)
+
+
+def is_tracing() -> bool:
+    """Return whether ``torch.jit.trace`` records a graph, and not the operator that is called."""
+    return _get_trace() is not None or _thread.paused_trace is not None
+
+
+def is_traced_inside(func: torch._ops.OpOverload) -> bool:
+    """Return whether ``torch.jit.trace`` records what an operator calls, and not the operator."""
+    schema = func._schema
+    return schema.name in _TRACED_INSIDE or (not schema.returns and schema.is_mutable)
+
+
+def with_tensors(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return positional arguments with tensors in the place of numbers that stand for them.
+
+    PyTorch gives a mode a number for a tensor that is one (the ``1`` of ``x + 1`` in a graph of
+    ``torch.jit.trace``), and takes it back for few operators. Of those nothing is replaced.
+    """
+    replaced = list(args)
+    for position, arg in enumerate(args):
+        if (
+            (dtype := _NUMBERS.get(type(arg))) is not None
+            and str(func._schema.arguments[position].type) in _TENSOR_TYPES
+            and not _takes_numbers(func._opname)
+        ):
+            replaced[position] = torch.scalar_tensor(arg, dtype=dtype)
+    return args if all(map(operator.is_, args, replaced)) else tuple(replaced)
+
+
+def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Return what makes a call that a mode has received, sooner than ``func``, which is Python."""
+    run: Callable[..., Any] = func._op
+    if not is_traced_inside(func):
+        return run
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not is_tracing():
+            return run(*args, **kwargs)
+        with traced_inside(func):
+            return run(*args, **kwargs)
+
+    return call
+
+
+class autocast_inside(Undo):
+    """Apply autocast inside an operator, as it applies without a mode.
+
+    In inference mode a mode receives composite operators whole, with autocast's keys excluded, so
+    the calls inside ``torch.einsum`` would not be cast; and so it always receives the operators of
+    other libraries. An operator that autocast itself lists was cast before the mode received it,
+    and its inner calls are not cast again.
+    """
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        Undo.__init__(self)
+        self._func = func
+
+    def __enter__(self) -> None:
+        if _thread.is_cast or not (torch.is_inference_mode_enabled() or is_foreign(self._func)):
             return
         # The state in which the program made the call.
         with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types

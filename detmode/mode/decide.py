@@ -32,11 +32,13 @@ class Decision:
             reports; ``"pass"`` for a call that is made and not counted.
         why: one line.
         unavailable: the reason why the substitute cannot run, with the remedy.
+        override: the action that ``overrides`` give the operator, or its forward.
     """
 
     action: str
     why: str
     unavailable: str | None = None
+    override: str | None = None
 
 
 def decide(

@@ -76,6 +76,7 @@ class DeterministicMode(Interception):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
+            The name of a forward operator means its backward too.
         intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
@@ -438,16 +439,16 @@ def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
 
 
 def _meets(alert: str) -> bool:
-    """Return whether to skip an alert in Python, such as that of a shape function.
+    """Return whether to skip an alert in Python: of an operator that the mode itself handles.
 
-    Also skip torchvision's alert for an operator that the mode itself handles.
+    torchvision alerts before it calls the operator; PyTorch, where a compiler asks for the shape of
+    a result, before there is anything to run.
     """
     if validations.here():
         return True
     mode = _mode_of_python()
     return mode is not None and any(
-        row.rule.alert == alert
-        and row.rule.op.startswith("torchvision::")
+        alert in map(row.rule.alert_for, ("functional", "out"))
         # It may have been loaded after the block was entered.
         and not (mode.lists and not listed.registered(row.rule.op))
         for row in mode._table

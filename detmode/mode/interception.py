@@ -18,9 +18,12 @@ from detmode.environment.dispatch import (
     NEGATIVE,
     CompiledInside,
     autocast_inside,
+    is_traced_inside,
     own_calls,
     set_excluded,
+    traced_inside,
     untraced,
+    with_tensors,
 )
 from detmode.environment.process_setting import is_flag_on
 from detmode.environment.settings import (
@@ -33,10 +36,11 @@ from detmode.mode import messages
 from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.dispatch_stack import acting
+from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import run_substitute, run_validated, validate
+from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
@@ -44,9 +48,9 @@ from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
 from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise, is_python
+from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable
+from detmode.table.rule_table import FamilyRule, RuleTable, forwards_of
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -66,6 +70,8 @@ _PLAIN, _TRACED, _FOREIGN = range(3)
 _compilation = torch._guards.TracingContext.try_get
 _OVERLOAD = torch._ops.OpOverload
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_UNCAST = "to Tensor"
+"""In PyTorch's error of a number that stands for a tensor: "Unable to cast 1 to Tensor"."""
 
 
 class DeterminismWarning(UserWarning):
@@ -105,6 +111,10 @@ class Interception(CompiledInside):
         self._policy = policy
         self._table = table
         self._overrides = overrides
+        # Those of forwards whose backwards are found by the autograd node alone.
+        self._forwards_overridden = {
+            name: overrides[name] for name in table.forwards_among(overrides)
+        }
         self._simulate = simulate
         self._logger = logger
         self._begin()
@@ -121,7 +131,7 @@ class Interception(CompiledInside):
         self._counter = RowCounter(self._logger)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
-        # The operators that Python code implements, inside which the mode is off; by name.
+        # The names of other libraries' operators whose kernels ran without the mode.
         self._opaque: dict[str, None] = {}
         self._innermost = True
         self._memory = forward_memory()
@@ -129,39 +139,47 @@ class Interception(CompiledInside):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        traced = False
-        for cls in types:
-            kind = self._kinds.get(cls)
-            if kind is None:
-                kind = self._kinds[cls] = _kind_of(cls)
-            if kind == _FOREIGN:
-                # A subclass desugars first; the mode then sees the operators that it is made of.
-                return NotImplemented
-            if kind == _TRACED:
-                traced = True
-        # An overload itself is hashed and called in Python.
-        operator = func._op if type(func) is _OVERLOAD else func
-        if operator not in self._elementwise:
-            # As resolve_views does, without its call.
-            set_excluded(CONJUGATE, False)
-            set_excluded(NEGATIVE, False)
-        overload = self._overloads.get(operator, _UNSEEN)
-        if overload is _UNSEEN:
-            overload = self.overload_info(func)
-            self.meet(args, kwargs or {})
-        if overload is None or not self._innermost:
-            if type(func) is not _OVERLOAD and self._innermost:
-                args = with_bodies(self, args)
-            return operator(*args, **kwargs) if kwargs else operator(*args)
-        if overload.twin is None:
-            return self._intercept(overload, args, {} if kwargs is None else kwargs, traced)
-        if _count_modes() and (seen_by := observer()) is not None:
-            # The observer needs the line that the twin carries.
-            return seen_by.observe(
-                *(overload.twin, args, kwargs),
-                lambda *args, **kwargs: self._call_twin(overload, traced, args, kwargs),
-            )
-        return self._call_twin(overload, traced, args, kwargs)
+        try:
+            traced = False
+            for cls in types:
+                kind = self._kinds.get(cls)
+                if kind is None:
+                    kind = self._kinds[cls] = _kind_of(cls)
+                if kind == _FOREIGN:
+                    # A subclass desugars first, and the mode sees the operators it is made of.
+                    return NotImplemented
+                if kind == _TRACED:
+                    traced = True
+            # An overload itself is hashed and called in Python.
+            operator = func._op if type(func) is _OVERLOAD else func
+            if operator not in self._elementwise:
+                # As resolve_views does, without its call.
+                set_excluded(CONJUGATE, False)
+                set_excluded(NEGATIVE, False)
+            overload = self._overloads.get(operator, _UNSEEN)
+            if overload is _UNSEEN:
+                overload = self.overload_info(func)
+                self.meet(args, kwargs or {})
+            if overload is None or not self._innermost:
+                if type(func) is not _OVERLOAD and self._innermost:
+                    args = with_bodies(self, args)
+                return operator(*args, **kwargs) if kwargs else operator(*args)
+            if overload.twin is None:
+                return self._intercept(overload, args, {} if kwargs is None else kwargs, traced)
+            if _count_modes() and (seen_by := observer()) is not None:
+                # The observer needs the line that the twin carries.
+                return seen_by.observe(
+                    *(overload.twin, args, kwargs),
+                    lambda *args, **kwargs: self._call_twin(overload, traced, args, kwargs),
+                )
+            return self._call_twin(overload, traced, args, kwargs)
+        except RuntimeError as error:
+            # PyTorch has not begun the call.
+            is_uncast = type(func) is _OVERLOAD and _UNCAST in str(error)
+            tensors = with_tensors(func, args) if is_uncast else args
+            if tensors is args:
+                raise
+        return Interception.__torch_dispatch__(self, func, types, tensors, kwargs)
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""
@@ -186,7 +204,9 @@ class Interception(CompiledInside):
             found = facts_of(func, self._table, self._overrides)
             listed = found.rows or found.override or found.composite
             if not listed and not self._table.is_forward(func._schema.name):
-                found = None
+                found.passes = not found.hides_calls
+                if found.passes and not is_traced_inside(func):
+                    found = None
         if found is not None and func is not called:
             found.twin = called
         return found
@@ -197,10 +217,10 @@ class Interception(CompiledInside):
         found: OverloadInfo | None = self._overloads.get(operator, _UNSEEN)
         if found is _UNSEEN:
             found = self._look_up(func)
+            if found is not None and self._simulate is not None:
+                found.run = on_host(found, found.run)
             Detours.look_again()
             self._overloads[operator] = found
-            if is_python(func) and not (found and (found.rows or found.override)):
-                self._opaque[func._schema.name] = None
             if is_elementwise(func):
                 self._elementwise.add(operator)
         return found
@@ -217,10 +237,12 @@ class Interception(CompiledInside):
 
         ``site`` is given by compiled code, in which the user has no frame.
         """
-        if (overload.composite or overload.dense_passes) and overload.override is None:
+        if (
+            overload.composite or overload.dense_passes or overload.passes
+        ) and overload.override is None:
             if overload.composite:
                 return self._decompose(overload, args, kwargs)
-            if _is_dense(args, kwargs):
+            if overload.passes or _is_dense(args, kwargs):
                 return overload.run(*args, **kwargs)
         if not traced and _count_modes():
             traced = _get_mode(_FAKE) is not None
@@ -241,7 +263,7 @@ class Interception(CompiledInside):
         rule = call.row.rule if call.row else None
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
-            return call.run()
+            return self._run_foreign(call) if overload.hides_calls else call.run()
         is_allowed = self._memory.had_regions and self._memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
@@ -250,7 +272,10 @@ class Interception(CompiledInside):
         if rule is not None and rule.launches and call.launches_on is not None:
             unavailable = launcher_missing(call.launches_on)
         has_flag = is_flag_on()
-        facts = call.row, overload.override, is_allowed, has_flag, unavailable
+        override = overload.override
+        if override is None and rule is not None and self._forwards_overridden:
+            override = self._memory.override_of(call, self._forwards_overridden)
+        facts = call.row, override, is_allowed, has_flag, unavailable
         decision = self._decisions.get(facts) or self._decide(facts)
         if decision.action in {"native", "substitute", "allow"}:
             self._counter.count(call, decision)
@@ -267,7 +292,7 @@ class Interception(CompiledInside):
         self, facts: tuple[FamilyRule | None, str | None, bool, bool, str | None]
     ) -> Decision:
         row, override, is_allowed, has_flag, unavailable = facts
-        decision = self._decisions[facts] = decide(
+        decision = decide(
             row.rule if row else None,
             self._policy,
             override=override,
@@ -275,6 +300,7 @@ class Interception(CompiledInside):
             is_flag_on=has_flag,
             unavailable=unavailable,
         )
+        decision = self._decisions[facts] = replace(decision, override=override)
         if decision.unavailable is not None:
             self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         return decision
@@ -301,8 +327,40 @@ class Interception(CompiledInside):
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in overload.kernels:
                     return overload.func(*args, **kwargs)
-        with acting(self), autocast_inside(overload.func):
-            return overload.func._op_dk(COMPOSITE, *args, **kwargs)
+        return self._run_kernel(overload.func, COMPOSITE, *args, **kwargs)
+
+    def _run_foreign(self, call: Call) -> Any:
+        """Make a call of another library's operator: the mode receives what its kernel calls."""
+        func = call.func
+        if self._memory.had_regions and self._memory.allows(call):
+            with deterministic_flag(False):
+                return call.run()
+        key = kernel_key(func, call.tensors)
+        if key is None:
+            return call.run()
+        if not _count_modes():
+            return self._run_kernel(func, key, *call.args, **call.kwargs)
+        if (mode := foreign_mode()) is not None:
+            if not is_infrastructure(mode):
+                self._opaque[func._schema.name] = None
+                self.say_once(
+                    f"{func.name()} in {type(mode).__name__}",
+                    f"what the kernel of {func.name()} calls is not seen: {type(mode).__name__} is "
+                    "entered around DeterministicMode; enter it inside",
+                )
+            return call.run()
+        run = functools.partial(self._run_kernel, func, key)
+        seen_by = observer()
+        if seen_by is None:
+            return run(*call.args, **call.kwargs)
+        return seen_by.observe(func, call.args, call.kwargs, run)
+
+    def _run_kernel(
+        self, func: torch._ops.OpOverload, key: torch._C.DispatchKey, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run the kernel that an operator has at a key; the mode receives what it calls."""
+        with acting(self), autocast_inside(func), traced_inside(func):
+            return func._op_dk(key, *args, **kwargs)
 
     def perform(self, call: Call, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.
@@ -370,12 +428,22 @@ def facts_of(
     """Return the facts about an overload, with the rows and the override that apply to it."""
     rows = table.get(func)
     if rows and all(row.rule.allows for row in rows):
-        return OverloadInfo(func)
+        found = OverloadInfo(func)
+        found.hides_calls = False  # they say that it does not vary, with all that it calls
+        return found
     found = OverloadInfo(func, rows)
+    reaches_backward = table.is_forward(func._schema.name) and not rows
     for name, action in overrides.items():
-        if matches(found.names, (name,)) and (rows or means_unlisted(name)):
+        if not matches(found.names, (name,)) or not (rows or means_unlisted(name)):
+            continue
+        # A forward without rows is named for its backward; that it runs is nothing to allow.
+        if not reaches_backward or action in ("warn", "error"):
             found.override = action
-            break
+        return found
+    if rows:
+        forwards = [each for name in found.names for each in forwards_of(name)]
+        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
+        found.override = next(actions, None)
     return found
 
 

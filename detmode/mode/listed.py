@@ -51,6 +51,7 @@ from detmode.mode.listed_operators import (
     libraries,
     places,
 )
+from detmode.mode.substitution import on_host
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
 from detmode.table.call import Call
@@ -263,7 +264,8 @@ def _deciding(place: Place) -> _Kernel:
         if overload is _UNSEEN:
             overload = level.overload_info(func)
             if overload is not None:
-                overload = _with_run(overload, run)
+                simulated = level._simulate is not None
+                overload = _with_run(overload, on_host(overload, run) if simulated else run)
             level.kernels[run] = overload
             level.meet(args, kwargs)
         if overload is None:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from detmode.table import names
 from detmode.table.names import Operator, Overrides
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import FamilyRule, RuleTable, forwards_of, resolve
 
 ACTIONS = ("allow", "warn", "error", "native", "substitute")
 """Actions that an override can ask for."""
@@ -199,10 +199,17 @@ def _is_taken_apart(base: str, overload: str) -> bool:
 
 
 def rows_of(name: str, table: RuleTable) -> list[FamilyRule]:
-    """Return the rows of an operator, an overload or a variant, or of those that a glob matches."""
+    """Return the rows of an operator, an overload or a variant, or of those that a glob matches.
+
+    Those of its backward are among them.
+    """
     base, _, overload = name.partition(".")
     ops = ((row, row.rule.op) for row in table)
-    rows = [row for row, op in ops if names.matches((op, op.partition(".")[0]), [name])]
+    rows = [
+        row
+        for row, op in ops
+        if names.matches((op, op.partition(".")[0], *forwards_of(op)), [name])
+    ]
     for known in [overload] if overload else names.overloads_of(name):
         func = resolve(f"{base}.{known}")
         rows += table.get(func) if func is not None else ()

@@ -231,9 +231,11 @@ def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
 def remedy_for(call: Call, decision: Decision) -> str | None:
     """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
     rule = call.row.rule if call.row else None
-    name, overridden = call.func._schema.name, call.overload.override
+    name, overridden = call.func._schema.name, decision.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
     if decision.action == "allow":
+        if rule is None:
+            return "allowed by name; no rule lists it, so that the override may be left out"
         otherwise = "runs its deterministic kernel" if substitute_exists else "warns about it"
         return f"allowed by name; without the allow region or the override detmode {otherwise}"
     if decision.action == "substitute" or (decision.action == "native" and overridden is None):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from detmode.environment.dispatch import untraced
+from detmode.environment.dispatch import trace_paused, untraced, with_tensors
 from detmode.environment.rank import rank_of
 from detmode.mode.repetition.tensors import is_foreign
 from detmode.table.overload_info import OverloadInfo
@@ -134,7 +134,10 @@ def _dispatching(
             if sample.left <= 0 and not any(map(is_foreign, types)):
                 kwargs = kwargs or {}
                 run = partial(plainly, level, func, types)
-                return receive(level, func, args, kwargs, run, kwargs.get(SITE))
+                if isinstance(func, torch._ops.OpOverload):
+                    args = with_tensors(func, args)
+                with trace_paused():
+                    return receive(level, func, args, kwargs, run, kwargs.get(SITE))
         return plainly(level, func, types, args, kwargs)
 
     return dispatch

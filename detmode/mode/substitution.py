@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -204,6 +205,40 @@ def run_substitute(
             _check_written(target)
             target.copy_(result)
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+@functools.cache
+def _host_kernels() -> dict[str, Callable[..., Any]]:
+    from detmode.rules import families  # all are imported with the first mode
+
+    kernels: dict[str, Callable[..., Any]] = {}
+    for family in families().values():
+        kernels.update(getattr(family, "ON_HOST", {}))
+    return kernels
+
+
+def on_host(overload: OverloadInfo, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes calls on the CPU as on CUDA: for some operators ATen lacks a CPU kernel.
+
+    Args:
+        overload: the operator.
+        run: makes a call by ATen.
+    """
+    function = _host_kernels().get(overload.func._schema.name)
+    if function is None:
+        return run
+    kernel = Substitute(function, launches=False)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return run(*args, **kwargs)
+        except NotImplementedError as missing:
+            try:
+                return run_substitute(kernel, overload, overload.signature.bind(args, kwargs))
+            except NotImplementedError:
+                raise missing from None
+
+    return call
 
 
 def _check_written(target: torch.Tensor) -> None:

@@ -12,7 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo, tell_if_elsewhere
 from detmode.environment.callbacks import callbacks_at_once
-from detmode.environment.dispatch import compiled_as_outside, resolve_views, untraced
+from detmode.environment.dispatch import (
+    caller_of,
+    compiled_as_outside,
+    resolve_views,
+    untraced,
+    with_tensors,
+)
 from detmode.environment.settings import IN_MODES
 from detmode.environment.threads import follow_threads
 from detmode.mode.dispatch_stack import take_off
@@ -79,15 +85,19 @@ class RunObserver(Observer):
         kwargs = kwargs or {}
         resolve_views()
         # The thread of a block that another one has left has yet to take the mode off.
-        if self._thread.is_inside or not self._blocks:
-            return func(*args, **kwargs)
+        passes = self._thread.is_inside or not self._blocks
         if not isinstance(func, torch._ops.OpOverload):
+            if passes:
+                return func(*args, **kwargs)
             self._meet_higher_order(func)
             return func(*with_bodies(self, args), **kwargs)
+        args = with_tensors(func, args)
+        if passes:
+            return caller_of(func)(*args, **kwargs)
         if any(is_foreign(cls) for cls in types):
             # A subclass desugars first; the operators that it runs are observed.
             return NotImplemented
-        return self.observe(func, args, kwargs, func)
+        return self.observe(func, args, kwargs, caller_of(func))
 
     def observe(
         self,

@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
@@ -296,6 +296,18 @@ class ForwardMemory:
             return []
         nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
+
+    def override_of(self, call: Call, overrides: Mapping[str, str]) -> str | None:
+        """Return the action that overrides give the forward of a call; ``None`` if they do not."""
+        node = _current_node()
+        if node is None:
+            return None
+        if call.notes is None:
+            call.notes = self._notes_of(node)
+        for name, action in overrides.items():
+            if call.notes and all(matches(note.names, (name,)) for note in call.notes):
+                return action
+        return None
 
     def _allowed_in(self, sequence_number: int) -> list[tuple[str, ...]]:
         """Return the patterns of the past regions in which the node was made."""

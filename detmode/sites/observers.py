@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.environment.dispatch import CompiledInside, autocast_inside
+from detmode.environment.dispatch import CompiledInside, autocast_inside, trace_paused
 from detmode.environment.patched import Patched
 from detmode.table.call_site import CallSite
 
@@ -57,7 +57,7 @@ class Observer(CompiledInside):
             return run(*args, **kwargs)
         self._thread.is_inside = True
         try:
-            with autocast_inside(func):
+            with autocast_inside(func), trace_paused():
                 return self._observe(func, args, kwargs, run, place)
         finally:
             self._thread.is_inside = False

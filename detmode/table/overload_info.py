@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from detmode.environment.dispatch import caller_of, is_foreign
 from detmode.table.call import signature_of, tensors_in
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import FamilyRule
@@ -111,9 +111,6 @@ UNDEFINED_OUTPUTS = {
 """Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
-_PYTHON_OPERATORS: Mapping[str, Any] = torch._library.custom_ops.OPDEFS
-
-
 def is_elementwise(func: Any) -> bool:
     """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
     return (
@@ -122,11 +119,6 @@ def is_elementwise(func: Any) -> bool:
         and torch.Tag.pointwise in func.tags
         and not _is_composite(func)
     )
-
-
-def is_python(func: Any) -> bool:
-    """Return whether an operator is implemented in Python, as ``torch.library.custom_op`` does."""
-    return isinstance(func, torch._ops.OpOverload) and func._schema.name in _PYTHON_OPERATORS
 
 
 def _is_composite(func: torch._ops.OpOverload) -> bool:
@@ -152,6 +144,9 @@ class OverloadInfo:
         names: all names that mean it in a report, an allow region or an override.
         out_names: those of its ``out`` arguments, in the order of the results.
         dense_passes: true if calls without a sparse tensor do not vary.
+        hides_calls: true if it is another library's and no row lists it: a mode does not see what
+            its kernel calls.
+        passes: true if the mode that looks it up neither decides nor remembers anything of a call.
         undefined: the positions of outputs that are partly unwritten.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
@@ -177,12 +172,14 @@ class OverloadInfo:
     ) -> None:
         schema = func._schema
         self.func = func
-        self.run = func._op if type(func) is torch._ops.OpOverload else func
+        self.run = caller_of(func) if type(func) is torch._ops.OpOverload else func
         self.rows = rows
         self.chain = [(row, row.rule.when.holds) for row in rows]
         self.override = override
         self.twin: torch._ops.OpOverload | None = None
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
+        self.hides_calls = not rows and is_foreign(func)
+        self.passes = False
         self.composite = not rows and _is_composite(func)
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 
 from detmode.environment.versions import parse_version
-from detmode.table.names import misnamed, overloads_of
+from detmode.table.names import matches, misnamed, overloads_of
 from detmode.table.rule import Rule
 from detmode.table.values import Value
 from detmode.table.variants import functional_signature, variant_of
@@ -150,6 +150,10 @@ class RuleTable(Value):
             or (name.startswith("_") and f"{namespace}::{name[1:]}_backward" in self._by_base)
         )
 
+    def forwards_among(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those of ``names`` that match forwards whose backwards have unrelated names."""
+        return tuple(name for name in names if matches(self._forward_names, (_without(name),)))
+
     @cached_property
     def digest(self) -> str:
         """A digest of the listed operators, and of the calls of each that may vary."""
@@ -203,6 +207,20 @@ def _key(row: FamilyRule) -> tuple[object, ...]:
 
 def _overload_name(op: str) -> str:
     return op if "." in op else f"{op}.default"
+
+
+def _without(name: str) -> str:
+    """Return a name without that of an overload."""
+    return name.partition(".")[0]
+
+
+def forwards_of(op: str) -> tuple[str, ...]:
+    """Return the names that the forward of a backward operator may have; empty for another one."""
+    namespace, _, name = op.partition(".")[0].partition("::")
+    stem = name.removesuffix("_backward")
+    if stem == name:
+        return ()
+    return tuple(f"{namespace}::{each}" for each in (stem.lstrip("_"), f"_{stem.lstrip('_')}"))
 
 
 def _means(op: str, func: torch._ops.OpOverload) -> bool:

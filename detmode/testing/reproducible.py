@@ -17,6 +17,8 @@ from detmode.environment.dispatch import (
     autocast_inside,
     compiled_as_outside,
     resolve_views,
+    traced_inside,
+    with_tensors,
     without_modes,
 )
 from detmode.mode.higher_order import hand_over_to, with_bodies
@@ -202,7 +204,8 @@ class _Filled(CompiledInside):
         resolve_views()
         if not isinstance(func, torch._ops.OpOverload):
             return func(*with_bodies(self, args), **(kwargs or {}))
-        with autocast_inside(func):
+        args = with_tensors(func, args)
+        with autocast_inside(func), traced_inside(func):
             result = func(*args, **(kwargs or {}))
         if (
             func._schema.name in NEW_MEMORY

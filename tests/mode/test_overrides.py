@@ -4,9 +4,10 @@ from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from programs import NAMESPACE, cumsum, index_add, put
 
-from detmode import DeterminismWarning
+from detmode import DeterminismWarning, DeterministicMode
 
 
 @pytest.mark.parametrize(
@@ -147,3 +148,68 @@ def test_a_custom_operator(mode, library):
         made = mode(overrides={name: "error"})
         with made, pytest.raises(RuntimeError, match=r"test::twice\.default may"):
             getattr(torch.ops, NAMESPACE).twice(torch.ones(2))
+
+
+def _upsampled(x):
+    return F.interpolate(x[None, None], scale_factor=2, mode="linear")
+
+
+def _gathered(x):
+    return x.gather(0, torch.tensor([1, 1]))
+
+
+@pytest.mark.parametrize("intercept", ["all", "listed"])
+@pytest.mark.parametrize("action", ["allow", "warn"])
+@pytest.mark.parametrize(
+    ("forward", "backward", "call"),
+    [
+        ("aten::upsample_linear1d", "aten::upsample_linear1d_backward.default", _upsampled),
+        ("aten::gather", "aten::scatter_add.default", _gathered),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
+def test_an_override_of_a_forward_reaches_its_backward(forward, backward, call, action, intercept):
+    """Named by its forward, the backward gets the action; the forward, in no row, is not a row."""
+    with DeterministicMode(
+        simulate="cuda", overrides={forward: action}, intercept=intercept
+    ) as made:
+        call(torch.ones(4, requires_grad=True)).sum().backward()
+    # Without a dispatch mode in between, autograd's formulas add in place.
+    actions = {record.overload.replace("_.", "."): record.action for record in made.records}
+    assert actions.pop(backward) == action
+    assert not any("substitute=False" in (record.remedy or "") for record in made.records)
+    assert list(actions.values()) == ([] if action == "allow" else ["warn"])
+    with DeterministicMode(simulate="cuda", intercept=intercept) as made:
+        call(torch.ones(4, requires_grad=True)).sum().backward()
+    assert [record.action for record in made.records] == ["substitute"]
+
+
+def test_the_backwards_own_override_wins():
+    """An override that names the backward itself wins over one that names its forward."""
+    overrides = {"aten::upsample_linear1d": "allow", "aten::upsample_linear1d_backward": "native"}
+    with DeterministicMode(simulate="cuda", overrides=overrides) as made:
+        _upsampled(torch.ones(4, requires_grad=True)).sum().backward()
+    assert [record.action for record in made.records] == ["native"]
+    overrides = {"aten::gather": "allow", "aten::scatter_add": "error"}
+    with DeterministicMode(simulate="cuda", overrides=overrides), pytest.raises(RuntimeError):
+        _gathered(torch.ones(4, requires_grad=True)).sum().backward()
+
+
+def test_a_forward_may_be_named_for_the_substitute_of_its_backward():
+    """``"substitute"`` for a forward means its backward's; where neither has one it is an error."""
+    overrides = {"aten::upsample_linear1d": "substitute"}
+    with DeterministicMode(simulate="cuda", substitute=False, overrides=overrides) as made:
+        _upsampled(torch.ones(4, requires_grad=True)).sum().backward()
+    assert [record.action for record in made.records] == ["substitute"]
+    with pytest.raises(ValueError, match="no rule has a substitute for 'aten::neg'"):
+        DeterministicMode(overrides={"aten::neg": "substitute"})
+
+
+def test_what_is_said_of_an_operator_in_no_row():
+    """The report does not say that detmode would do anything about it without the override."""
+    with DeterministicMode(overrides={"aten::neg": "allow"}) as made:
+        torch.ones(3).neg()
+    (record,) = made.records
+    assert (
+        record.remedy == "allowed by name; no rule lists it, so that the override may be left out"
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.environment.dispatch import without_modes
+from detmode.environment.dispatch import is_traced_inside, is_tracing, without_modes
 from detmode.mode.repetition.draws import Draws
 from detmode.mode.repetition.snapshot import Snapshot
 from detmode.mode.repetition.tensors import has_data, is_capturing
@@ -48,6 +48,8 @@ def why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...
         return "no data"
     if any(isinstance(value, torch.ScriptObject) for value in values):
         return "objects"
+    if is_tracing() and is_traced_inside(overload.func):
+        return "recorded by torch.jit.trace"
     if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
         return "unknown generator"
     return None

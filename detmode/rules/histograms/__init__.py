@@ -18,8 +18,9 @@ of exponents per bin and then integers of that scale, or a stable sort where tha
 Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
-vary and are called unchanged; ``histc`` of bfloat16, which CUDA does not have, gets PyTorch's own
-error.
+vary and are called unchanged; where CUDA is simulated, ``histc`` of integers, for which ATen's CPU
+kernel is missing, is counted as on CUDA. ``histc`` of bfloat16, which CUDA does not have, gets
+PyTorch's own error.
 
 ## Cost
 
@@ -34,6 +35,11 @@ element, so the host waits for the GPU once; ATen waits twice.
 
 In total, ``histc`` moves 1.0 times the floor where it is given a range, else twice that;
 ``bincount`` of int64 with float32 weights 3.7 times the floor.
+
+The mode turns PyTorch's flag on, and libraries ask for it: with the flag torchmetrics does not call
+``bincount`` for its scores and confusion matrices, and compares each element with each bin instead,
+which takes 9 bytes for each of these pairs. Counts without weights do not vary: where that is too
+much, update the metric outside the block.
 
 ## Limits
 
@@ -66,3 +72,6 @@ RULES = (
         otherwise="integer counts are exact in any order, and the CPU counts in order",
     ),
 )
+
+ON_HOST = {"aten::histc": launch.histc_of_integers}
+"""Stand-ins, where CUDA is simulated, for kernels that CUDA has and the CPU has not."""

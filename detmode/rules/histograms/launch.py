@@ -46,6 +46,37 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
     return contiguous(_count(contiguous(self), bins, low, high), self.dtype)
 
 
+def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """``aten::histc`` of integers on the CPU, where ATen has no kernel, as on CUDA.
+
+    Args:
+        self: integers, any shape.
+        bins: positive.
+        min: the lower end, of which the fraction is dropped, as of ``max``.
+        max: the upper end, which belongs to the last bin.
+
+    Returns:
+        A tensor of ``bins`` elements of the dtype of ``self``.
+
+    Raises:
+        RuntimeError: ``bins`` or the range is not possible.
+        NotImplementedError: ``self`` has no integers.
+    """
+    check_implemented("histc", self.dtype, INTEGRAL)
+    if bins <= 0:
+        raise RuntimeError("bins must be > 0")
+    values, low, high = self.flatten().long(), int(min), int(max)
+    if low == high and values.numel() > 0:
+        low, high = torch.stack(torch.aminmax(values)).tolist()
+    if low == high:
+        low, high = low - 1, high + 1
+    if not low < high:
+        raise RuntimeError("max must be larger than min")
+    inside = values[(values >= low) & (values <= high)]
+    place = ((inside - low) * bins // (high - low)).clamp(max=bins - 1)
+    return torch.bincount(place, minlength=bins).to(self.dtype)
+
+
 def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
     n = input.numel()
     counts = new_zeros(input, (bins,), torch.int64)
