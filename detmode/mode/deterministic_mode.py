@@ -36,6 +36,7 @@ from detmode.mode.levels import innermost, levels_here, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.substitution import validations
+from detmode.reports.page import plural
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
@@ -262,6 +263,7 @@ class DeterministicMode(Interception):
         The settings are the process's, and chosen already.
         """
         guest = self._level_of_a_guest()
+        guest._counter = self._counter.of_another_thread()
         self._guests.add(guest)
         return Guest(guest)
 
@@ -364,9 +366,11 @@ class DeterministicMode(Interception):
         if self.rechecked is not None:
             head["recheck"] = self.rechecked.head()
         head["devices"] = sorted(self._counter.devices)
-        not_seen = [] if self.lists else [f"the inside of {name}" for name in self._opaque]
+        not_seen = [f"{name}, which no rule lists" for name in self._unlisted]
         if (calls := self._witness.text()) is not None:
             not_seen.append(calls)
+        if threads := len(self._counter.other_threads):
+            not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
         if not_seen:
             head["not_seen"] = not_seen
         return self._counter.report(head)

@@ -131,8 +131,9 @@ class Interception(CompiledInside):
         self._counter = RowCounter(self._logger)
         self._kinds: dict[type, int] = {}
         self._said: set[str] = set()
-        # The names of other libraries' operators whose kernels ran without the mode.
-        self._opaque: dict[str, None] = {}
+        # The names of other libraries' operators that no rule lists: a kernel may do more than call
+        # other operators.
+        self._unlisted: dict[str, None] = {}
         self._innermost = True
         self._memory = forward_memory()
 
@@ -335,6 +336,7 @@ class Interception(CompiledInside):
         if self._memory.had_regions and self._memory.allows(call):
             with deterministic_flag(False):
                 return call.run()
+        self._unlisted[func._schema.name] = None
         key = kernel_key(func, call.tensors)
         if key is None:
             return call.run()
@@ -342,7 +344,6 @@ class Interception(CompiledInside):
             return self._run_kernel(func, key, *call.args, **call.kwargs)
         if (mode := foreign_mode()) is not None:
             if not is_infrastructure(mode):
-                self._opaque[func._schema.name] = None
                 self.say_once(
                     f"{func.name()} in {type(mode).__name__}",
                     f"what the kernel of {func.name()} calls is not seen: {type(mode).__name__} is "

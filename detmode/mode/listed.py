@@ -357,6 +357,7 @@ def _guest_of(level: DeterministicMode) -> DeterministicMode:
         memory = forward_memory() if guest is None else guest._memory
         guest = level.again()
         guest.host, guest._memory = level, memory
+        guest._counter = level._counter.of_another_thread()
         carry(_GUEST, guest)
     return guest
 

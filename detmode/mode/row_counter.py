@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import repeat
 from operator import floordiv
 from typing import Any
 
@@ -99,7 +100,7 @@ class Course:
                 halved[stretch // 2, calls] += count
             self._counts, self._length = halved, self._length * 2
         places = range(self._counted, self._counted + RECENT)
-        self._counts.update(zip(map(floordiv, places, repeat(self._length)), latest))
+        self._counts.update(zip(map(floordiv, places, itertools.repeat(self._length)), latest))
         self._counted += RECENT
         # Other threads may have added calls behind them.
         del self.latest[:RECENT]
@@ -114,16 +115,27 @@ class RowCounter:
     Attributes:
         paths: those of the modules in which calls are made.
         devices: the types of devices that rules are about, and on which calls were met.
+        other_threads: numbers of the threads, besides the mode's own, whose calls were counted.
     """
+
+    _thread: int | None = None
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self.devices: set[str] = set()
+        self.other_threads: set[int] = set()
+        self._threads = itertools.count()
         self.paths = ModulePaths()
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         # By the row's line, and the module.
         self._calls: dict[tuple[str, str, str, str | None], ModuleCalls] = {}
         self._course = Course()
+
+    def of_another_thread(self) -> RowCounter:
+        """Return a counter of the same rows for a thread that works beside the mode's own."""
+        counter = copy.copy(self)
+        counter._thread = next(self._threads)
+        return counter
 
     def report(self, head: Mapping[str, Any]) -> Report:
         """Return a copy of the rows so far, in the order of their first calls.
@@ -155,6 +167,8 @@ class RowCounter:
         is_new = False
         if calls is None:
             calls, is_new = self._begin(call, decision)
+        if self._thread is not None:
+            self.other_threads.add(self._thread)
         if repetitions and repetition.actions is not None:
             repetition.actions.append(decision.action)
             return is_new

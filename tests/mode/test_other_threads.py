@@ -114,7 +114,18 @@ def test_a_mode_that_acts_in_threads(start):
         index_add()
     report = mode.report()
     assert [(row.action, row.count) for row in report] == [("substitute", 2)]
-    assert report.verdict.startswith("deterministic")
+    order = "the order of the calls of 1 other thread"
+    assert report.verdict.startswith(f"not checked: {order}")
+
+
+def test_threads_whose_calls_no_rule_lists():
+    """Their order changes nothing that the mode is about; and a mode has not seen what ran."""
+    with acting() as mode:
+        torch.ones(2).index_fill(0, torch.tensor([0]), 1.0)
+        thread = threading.Thread(target=lambda: torch.ones(2).add(1))
+        thread.start()
+        thread.join()
+    assert mode.report().verdict.startswith("deterministic")
 
 
 def test_it_refuses_in_threads():
@@ -202,14 +213,22 @@ def test_a_subclass_and_an_error_are_as_without_a_block():
     assert depth(first) == depth(second)
 
 
-def test_a_custom_operator_is_not_seen_inside():
-    """Its Python code runs below the mode: its calls are not met, and the verdict says so."""
+def test_an_operator_of_another_library_that_no_rule_lists():
+    """The mode meets what its kernel calls; what else the kernel computes, nothing checks."""
 
     @torch.library.custom_op("detmode_tests::sum_into", mutates_args=())
     def sum_into(x: torch.Tensor) -> torch.Tensor:
         return torch.zeros(3).index_add(0, torch.tensor([1, 1]), x)
 
+    unlisted = "not checked: detmode_tests::sum_into, which no rule lists"
     with DeterministicMode(simulate="cuda") as mode:
         sum_into(torch.ones(2))
-    assert mode.report().verdict.startswith("not checked: the inside of detmode_tests::sum_into")
-    assert detmode.audit(sum_into, torch.ones(2)).verdict.startswith("not checked: the inside")
+    assert [row.overload for row in mode.records] == ["aten::index_add.default"]
+    assert mode.report().verdict.startswith(unlisted)
+    assert detmode.audit(sum_into, torch.ones(2)).verdict.startswith(unlisted)
+    rule = detmode.Rule(
+        op="detmode_tests::sum_into", action=detmode.Allow(), because="sums in a fixed order"
+    )
+    with DeterministicMode(simulate="cuda", rules=detmode.default_rules() + [rule]) as mode:
+        sum_into(torch.ones(2))
+    assert mode.report().verdict.startswith("deterministic")
