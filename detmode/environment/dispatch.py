@@ -30,6 +30,7 @@ CONJUGATE, NEGATIVE = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negat
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _get_trace = torch._C._get_tracing_state
+_ZERO_TENSOR = torch._C.DispatchKey.ZeroTensor
 _TRACER: Any = torch._C._parse_dispatch_key("Tracer")
 _takes_numbers = torch._C._should_allow_numbers_as_tensors
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
@@ -238,9 +239,17 @@ def with_tensors(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[An
     return args if all(map(operator.is_, args, replaced)) else tuple(replaced)
 
 
+@functools.cache
 def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
     """Return what makes a call that a mode has received, sooner than ``func``, which is Python."""
     run: Callable[..., Any] = func._op
+    if passes_zero_tensors_on(func):
+
+        def call_with_zero_tensors(*args: Any, **kwargs: Any) -> Any:
+            set_excluded(_ZERO_TENSOR, False)
+            return run(*args, **kwargs)
+
+        return call_with_zero_tensors
     if not is_traced_inside(func):
         return run
 
@@ -251,6 +260,21 @@ def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
             return run(*args, **kwargs)
 
     return call
+
+
+def passes_zero_tensors_on(func: torch._ops.OpOverload) -> bool:
+    """Return whether an operator takes zero tensors, which have no memory, to the one it calls.
+
+    Forward-mode AD makes them (the tangents of what is constant). A key above the modes computes
+    with them, and a mode receives a call with that key excluded: ``aten::mul.Scalar`` would call
+    ``aten::mul.Tensor``, which would read where nothing is.
+    """
+    name = func.name()
+    return (
+        torch.Tag.pointwise in func.tags
+        and _has_kernel(name, "ZeroTensor")
+        and _has_kernel(name, "CompositeExplicitAutograd")
+    )
 
 
 class autocast_inside(Undo):

@@ -18,7 +18,6 @@ from detmode.environment.dispatch import (
     NEGATIVE,
     CompiledInside,
     autocast_inside,
-    is_traced_inside,
     own_calls,
     set_excluded,
     traced_inside,
@@ -206,7 +205,7 @@ class Interception(CompiledInside):
             listed = found.rows or found.override or found.composite
             if not listed and not self._table.is_forward(func._schema.name):
                 found.passes = not found.hides_calls
-                if found.passes and not is_traced_inside(func):
+                if found.passes and found.run is func._op:
                     found = None
         if found is not None and func is not called:
             found.twin = called

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
-from detmode.environment.dispatch import CompiledInside, resolve_views
+from detmode.environment.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
 from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.levels import innermost
@@ -118,4 +118,4 @@ class _Counting(CompiledInside):
             name = self._name(func, args, kwargs)
             if name is not None:
                 self._counts[name] += 1
-        return func(*args, **kwargs)
+        return caller_of(func)(*with_tensors(func, args), **kwargs)

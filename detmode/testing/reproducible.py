@@ -15,9 +15,9 @@ from detmode import cuda
 from detmode.environment.dispatch import (
     CompiledInside,
     autocast_inside,
+    caller_of,
     compiled_as_outside,
     resolve_views,
-    traced_inside,
     with_tensors,
     without_modes,
 )
@@ -205,8 +205,8 @@ class _Filled(CompiledInside):
         if not isinstance(func, torch._ops.OpOverload):
             return func(*with_bodies(self, args), **(kwargs or {}))
         args = with_tensors(func, args)
-        with autocast_inside(func), traced_inside(func):
-            result = func(*args, **(kwargs or {}))
+        with autocast_inside(func):
+            result = caller_of(func)(*args, **(kwargs or {}))
         if (
             func._schema.name in NEW_MEMORY
             and not func._schema.is_mutable

@@ -21,9 +21,11 @@ from opinfo import SHARES, samples_of, seed, share_of
 from timing import tensors_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 import detmode
 from detmode import DeterministicMode, diff, record
+from detmode.environment.dispatch import caller_of
 from detmode.runs.difference import same_bits
 from detmode.runs.probing import Probe
 
@@ -125,6 +127,12 @@ def without_storage() -> Any:
     return x.fill_(2.0) + y
 
 
+def scaled_zero_tensor() -> Any:
+    """``aten::mul.Scalar`` of a tangent without memory."""
+    x = torch.ones(3)
+    return torch.func.jvp(lambda y: torch.addcmul(y, x, x, value=2), (x,), (x,))[1]
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (jvp, hessian, dual, zero_tensor, lazy, quantized, by_channel, sparse, nested)
@@ -132,7 +140,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     each.__name__: each
     for each in (meta, lazily_conjugated, without_elements, halves_of_complex, expanded, blocked)
 }
-PROGRAMS["without_storage"] = without_storage
+PROGRAMS |= {each.__name__: each for each in (without_storage, scaled_zero_tensor)}
 
 
 class Neutral(TorchDispatchMode):
@@ -141,7 +149,9 @@ class Neutral(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return func(*args, **(kwargs or {}))
+        # PyTorch itself reads where nothing is if a mode calls it with some zero tensors.
+        run = caller_of(func) if isinstance(func, torch._ops.OpOverload) else func
+        return run(*args, **(kwargs or {}))
 
 
 def outcome(program: Callable[[], Any], mode: AbstractContextManager[object]) -> Any:
@@ -215,7 +225,9 @@ def forward(op: Any, sample: Any) -> Any:
     seed(1)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x.detach(), x.detach().clone())
-        results = tensors_of(op(dual, *sample.args, **sample.kwargs))
+        # Running statistics are written.
+        args, kwargs = tree_map_only(Tensor, Tensor.clone, (sample.args, sample.kwargs))
+        results = tensors_of(op(dual, *args, **kwargs))
         pairs = [forward_ad.unpack_dual(result) for result in results]
         return [part for pair in pairs for part in pair if part is not None]
 
