@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any, ClassVar
-from weakref import WeakSet, WeakValueDictionary
 
 from detmode.cuda.undo import Lock, Undo
 
 _ABSENT = object()
 """In place of an attribute that the object itself does not have."""
+_MARK = "_detmode_stand_in"
+"""The field of a replacement that has its stand-in."""
 
 
 class _StandIn:
@@ -40,6 +40,7 @@ class _StandIn:
             return (replacement if self.is_active else original)(*args, **kwargs)
 
         function.__wrapped__ = original
+        setattr(function, _MARK, self)
         self.function: Any = function
 
 
@@ -63,8 +64,9 @@ class Patched:
     """
 
     _lock = Lock()
-    _standing: ClassVar[WeakValueDictionary[tuple[int, int], _StandIn]] = WeakValueDictionary()
-    """The replacements of all attributes, by the functions that they replace and their makers."""
+    # No weak references: their end would run Python code, in which an interrupt would be lost.
+    _standing: ClassVar[dict[tuple[int, int], _StandIn]] = {}
+    """The active replacements of all attributes, by what they replace and their makers."""
 
     def __init__(
         self,
@@ -78,7 +80,6 @@ class Patched:
         self._make = make
         self._current: _StandIn | None = None
         self._before: Any = _ABSENT
-        self._functions: WeakSet[FunctionType] = WeakSet()
 
     def until(self, undo: Undo) -> None:
         """Replace the attribute until ``undo`` runs, which is the user."""
@@ -115,28 +116,38 @@ class Patched:
             return
         held, original = self._held(owner), getattr(owner, self._name)
         # Another library may have put back one that it had found.
-        while isinstance(original, FunctionType) and original in self._functions:
-            held = original = original.__wrapped__  # type: ignore[attr-defined]  # has been wrapped
+        while self._made(original):
+            held = original = original.__wrapped__
         if current is not None:
-            current.is_active = False
+            self._end(current)
         stand_in = self._stand_in(original)
-        self._functions.add(stand_in.function)
         self._before, self._current = held, stand_in
         setattr(owner, self._name, stand_in.function)
+
+    def _made(self, function: Any) -> bool:
+        # What wraps a replacement may have its fields.
+        stand_in = getattr(function, _MARK, None)
+        return (
+            stand_in is not None and stand_in.function is function and stand_in.make is self._make
+        )
 
     def _stand_in(self, original: Callable[..., Any]) -> _StandIn:
         # By identity: methods in C are not hashable. The replacement keeps both.
         key = id(original), id(self._make)
         stand_in = self._standing.get(key)
-        if stand_in is None or not stand_in.is_active:
+        if stand_in is None:
             stand_in = self._standing[key] = _StandIn(original, self._make)
         return stand_in
+
+    def _end(self, stand_in: _StandIn) -> None:
+        stand_in.is_active = False
+        self._standing.pop((id(stand_in.function.__wrapped__), id(stand_in.make)), None)
 
     def _restore(self) -> None:
         stand_in, owner = self._current, self._find()
         if stand_in is None:
             return
-        stand_in.is_active = False
+        self._end(stand_in)
         if self._held(owner) is stand_in.function:
             if self._before is _ABSENT:
                 delattr(owner, self._name)
