@@ -153,7 +153,8 @@ def test_systems():
         for each in PROJECT["classifiers"]
         if each.startswith("Operating System")
     }
-    assert set(tested) == named
+    assert named
+    assert named <= set(tested)
 
 
 def test_gpu_machines_run_no_code_of_forks():

@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
-from detmode.cuda.files import parsed_json
 from detmode.environment.checked import checked
 from detmode.environment.rank import named, written
 from detmode.reports.modules import agreed
@@ -376,6 +375,8 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
+    from detmode.cuda.files import parsed_json  # with PyTorch, which a report to show needs not
+
     whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.
     version = whole.get("version") if isinstance(whole, dict) else 1
