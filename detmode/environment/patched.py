@@ -79,6 +79,8 @@ class Patched:
         self._name = name
         self._make = make
         self._current: _StandIn | None = None
+        # Kept for the next user, as making one takes longer than the rest.
+        self._idle: _StandIn | None = None
         self._before: Any = _ABSENT
 
     def until(self, undo: Undo) -> None:
@@ -136,7 +138,11 @@ class Patched:
         key = id(original), id(self._make)
         stand_in = self._standing.get(key)
         if stand_in is None:
-            stand_in = self._standing[key] = _StandIn(original, self._make)
+            idle = self._idle
+            is_known = idle is not None and idle.function.__wrapped__ is original
+            stand_in = idle if idle is not None and is_known else _StandIn(original, self._make)
+            stand_in.is_active = True
+            self._standing[key] = stand_in
         return stand_in
 
     def _end(self, stand_in: _StandIn) -> None:
@@ -149,6 +155,7 @@ class Patched:
             return
         self._end(stand_in)
         if self._held(owner) is stand_in.function:
+            self._idle = stand_in
             if self._before is _ABSENT:
                 delattr(owner, self._name)
             else:

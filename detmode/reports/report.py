@@ -182,6 +182,11 @@ class Report(Shown):
         return dict(self.head.get("missing", {}))
 
     @property
+    def unsettled(self) -> list[str]:
+        """The changes of settings to which native calls were left, as texts."""
+        return list(self.head.get("unsettled", ()))
+
+    @property
     def next_step(self) -> str:
         """The most useful next step after this run, as a command or a line of code."""
         worst = min(
@@ -193,7 +198,7 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
-        if "unsettled" in self.head:
+        if self.unsettled:
             return 'leave PyTorch\'s settings alone inside the block, or use intercept="all"'
         if "failure" in self.head:
             return "mend the error; what the program does after it was not checked"
@@ -459,7 +464,7 @@ def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     The other fields are those of the first head that has them.
     """
     whole = {name: value for head in reversed(heads) for name, value in head.items()}
-    for name in whole.keys() & {"devices", "not_seen"}:
+    for name in whole.keys() & {"devices", "not_seen", "unsettled"}:
         texts = [text for head in heads for text in head.get(name, ())]
         whole[name] = list(dict.fromkeys(texts))
     return whole
