@@ -106,7 +106,7 @@ RULES = (
         for rule in chain(
             op,
             Row(
-                when=_FILLS & filled_by_pytorch(False),
+                when=filled_by_pytorch(False) & _FILLS,
                 action=Substitute(partial(launch.new_filled, op), Native(), False, traffic=1.0),
                 guarantee=RUN_TO_RUN,
                 because="PyTorch does not fill new memory of such a dtype",
