@@ -58,7 +58,6 @@ def _on_cpu(device: Any) -> Any:
     return _CPU if type(device) is int else device
 
 
-_TAKES_A_DEVICE_FIRST = frozenset({torch.Tensor.to, torch.Tensor.new})
 _STAYS = frozenset({torch.Tensor.cuda, torch.Tensor.pin_memory})
 
 
@@ -73,7 +72,8 @@ class _OnCpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if "device" in kwargs:
             kwargs["device"] = _on_cpu(kwargs["device"])
-        first = 1 if func in _TAKES_A_DEVICE_FIRST else len(args)
+        # Of other functions a number is none of a device.
+        first = 1 if func is torch.Tensor.to else len(args)
         return func(
             *args[:first],
             *(
