@@ -13,7 +13,6 @@ from detmode.cli.abrupt_ends import before_abrupt_ends
 from detmode.cli.commands import UsageError
 from detmode.cli.program import AbruptEnd, Program
 from detmode.cli.streams import flush, say
-from detmode.environment.threads import wait_until_gone
 
 Tell = Callable[[BaseException | None], object]
 """Reports on a program; called with the error with which it has ended."""
@@ -41,7 +40,6 @@ def execute(
             program.run()
     except BaseException as error:
         failure = error
-    wait_until_gone()
     flush()
     return failure
 

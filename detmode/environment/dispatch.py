@@ -15,6 +15,7 @@ from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode.cuda.undo import Calls, Undo
+from detmode.environment.threads import note_thread
 from detmode.environment.versions import parse_version
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,6 +75,7 @@ def carry(key: str, value: object) -> None:
         # Up to PyTorch 2.11 it drops a reference that it has not taken.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     torch._C._stash_obj_in_tls(key, value)
+    note_thread()
 
 
 def carried(key: str) -> Any:

@@ -7,6 +7,7 @@ block follows them. A thread belongs to the blocks of the thread that has starte
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import os
@@ -27,8 +28,9 @@ _CARRIERS = ("torch.utils.data.", "detmode.")
 
 _TASKS = "/proc/self/task"
 _PATIENCE = 1.0
+_MOST = 1024
 _ended: set[int] = set()
-"""The operating system's numbers of followed threads, which have ended or will."""
+"""The operating system's numbers of the noted threads, which have ended or will."""
 
 _logger = logging.getLogger("detmode")
 
@@ -50,19 +52,36 @@ def follow_threads(follower: Follower, undo: Undo) -> None:
     _start.until(undo)
 
 
-def wait_until_gone() -> None:
-    """Wait until the followed threads that have ended are gone for the operating system, too.
+def note_thread() -> None:
+    """Note that destructors of PyTorch's will need the interpreter when the current thread ends.
 
-    Before Python 3.13 it takes a thread for ended while destructors of PyTorch's still run in it.
-    If the process ends meanwhile, these find no interpreter, and abort. Only Linux can be asked.
+    They drop what Python code has stored in the thread: dispatch modes, and what is carried to
+    autograd's threads.
+    """
+    _ended.add(threading.get_native_id())
+    if len(_ended) > _MOST:
+        _forget_gone(_ended)
+
+
+def _wait_until_gone() -> None:
+    """Wait until the noted threads that have ended are gone for the operating system, too.
+
+    Before Python 3.13 it takes a thread for ended while its destructors still run. If the process
+    ends meanwhile, these find no interpreter, and abort. Only Linux can be asked.
     """
     alive = {thread.native_id for thread in threading.enumerate()}
     patient_until = time.monotonic() + _PATIENCE
-    while _ended - alive and time.monotonic() < patient_until:
-        _ended.difference_update(
-            [each for each in _ended - alive if not os.path.exists(f"{_TASKS}/{each}")]
-        )
+    while (waiting := _ended - alive) and time.monotonic() < patient_until:
+        _forget_gone(waiting)
         time.sleep(1e-4)
+
+
+def _forget_gone(threads: set[int]) -> None:
+    _ended.difference_update([each for each in threads if not os.path.exists(f"{_TASKS}/{each}")])
+
+
+# After the program's own functions, and before Python ends.
+atexit.register(_wait_until_gone)
 
 
 def _forget(follower: Follower) -> None:
@@ -96,7 +115,7 @@ def _run(
 ) -> None:
     vars(thread).pop("_bootstrap_inner", None)  # it refers to the thread
     _local.followers = followers
-    _ended.add(threading.get_native_id())
+    note_thread()
     with ExitStack() as stack:
         for follower in followers:
             try:

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack, nullcontext
@@ -215,3 +217,29 @@ def test_there_are_no_other_locks():
     }
     command_line = {"cli/commands/programs.py", "reports/progress.py"}
     assert own == command_line | {"cuda/undo.py", "sites/observers.py"}
+
+
+THREADS = """
+import threading, torch
+from detmode import DeterministicMode
+
+together = threading.Barrier(48)
+
+def work():
+    with DeterministicMode():
+        torch.ones(3).cumsum(0)
+    together.wait()
+
+threads = [threading.Thread(target=work) for _ in range(48)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+
+
+def test_a_program_ends_right_after_its_threads():
+    """What PyTorch drops as a thread ends needs the interpreter, which is still there."""
+    for _ in range(5):
+        ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
+        assert (ended.returncode, ended.stderr) == (0, "")
