@@ -54,6 +54,7 @@ def rebound(x: torch.Tensor) -> None:
 WRITES = (some, scattered, masked, in_parts, by_column, transposed, rebound)
 
 
+# The program reads elements that it has not written, and is told so.
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
 @pytest.mark.parametrize("numel", [16, 4096])
 @pytest.mark.parametrize("write", WRITES)

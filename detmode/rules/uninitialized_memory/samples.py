@@ -47,7 +47,7 @@ _WRITTEN: dict[str, Callable[[Maker], dict[str, Any]]] = {
     "aten::index_select": lambda make: {
         "self": _quantized(make, 3, 4)["self"],
         "dim": 0,
-        "index": torch.tensor([2, 0]),
+        "index": torch.tensor([2, 0], device="cpu"),
     },
 }
 
@@ -92,8 +92,8 @@ _UNFILLED: dict[str, Callable[[Maker], dict[str, Any]]] = {
     },
     "aten::_empty_per_channel_affine_quantized": lambda make: {
         "size": [3],
-        "scales": torch.ones(3),
-        "zero_points": torch.zeros(3),
+        "scales": torch.ones(3, device="cpu"),
+        "zero_points": torch.zeros(3, device="cpu"),
         "axis": 0,
         "dtype": torch.qint8,
     },
