@@ -38,6 +38,7 @@ def _packed(make: Maker) -> dict[str, Any]:
 
 
 _WRITTEN: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "_quantized::linear": _packed,
     "quantized::linear": _packed,
     "quantized::linear_relu": _packed,
     "aten::reflection_pad2d": lambda make: {
