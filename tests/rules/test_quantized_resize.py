@@ -143,7 +143,8 @@ def test_runs_that_vary_new_memory_vary_quantized_memory() -> None:
 def packed_linear(x: torch.Tensor, namespace: str = "quantized") -> torch.Tensor:
     weight = torch.quantize_per_tensor(torch.eye(4), 0.5, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(weight, None)
-    return getattr(torch.ops, namespace).linear(x, packed, 0.5, 3)
+    result: torch.Tensor = getattr(torch.ops, namespace).linear(x, packed, 0.5, 3)
+    return result
 
 
 RESIZING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -101,6 +101,26 @@ _UNFILLED: dict[str, Callable[[Maker], dict[str, Any]]] = {
     "aten::empty_quantized": lambda make: {"size": [9], "qtensor": _quantized(make, 4)["self"]},
 }
 
+_OUT: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "aten::_empty_affine_quantized.out": lambda make: {"size": [4]},
+    "aten::_empty_per_channel_affine_quantized.out": lambda make: {
+        "size": [4],
+        "scales": torch.ones(4, device="cpu"),
+        "zero_points": torch.zeros(4, device="cpu"),
+        "axis": 0,
+    },
+    "aten::empty_quantized.out": lambda m: {"size": [4], "qtensor": _quantized(m, 4)["self"]},
+    "aten::empty_like.out": lambda make: {"self": _quantized(make, 4)["self"]},
+    "aten::empty_permuted.out": lambda make: {"size": [4], "physical_layout": [0]},
+    "aten::empty_strided.out": lambda make: {"size": [4], "stride": [1]},
+    "aten::new_empty.out": lambda make: {"self": make.normal(3), "size": [4]},
+    "aten::new_empty_strided.out": lambda m: {"self": m.normal(3), "size": [4], "stride": [1]},
+}
+_OUTS = {
+    op: lambda make, rest=rest: {**rest(make), "out": _quantized(make, 4)["self"]}
+    for op, rest in _OUT.items()
+}
+
 
 SAMPLES = Samples(
     cases=(
@@ -111,6 +131,7 @@ SAMPLES = Samples(
             for op, make in _MAKE.items()
         ),
         *(sample("not_filled", make, op=op, device="cpu") for op, make in _UNFILLED.items()),
+        *(sample("not_filled", make, op=op, device="cpu") for op, make in _OUTS.items()),
         *(sample("written", make, op=op, device="cpu") for op, make in _WRITTEN.items()),
         _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
         _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
