@@ -55,7 +55,9 @@ def test_a_pipe_is_written_to(tmp_path: Path, run_command: Run) -> None:
         pipe = tmp_path / f"pipe{option}"
         os.mkfifo(pipe)
         read: list[str] = []
-        reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)  # noqa: B023
+        reader = threading.Thread(
+            target=lambda pipe=pipe, read=read: read.append(pipe.read_text()), daemon=True
+        )
         reader.start()
         assert run_command("run", "--quiet", option, str(pipe), "script.py").returncode == 0
         reader.join(10)

@@ -237,7 +237,7 @@ def with_tensors(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[An
             and str(func._schema.arguments[position].type) in _TENSOR_TYPES
             and not _takes_numbers(func._opname)
         ):
-            replaced[position] = torch.scalar_tensor(arg, dtype=dtype)
+            replaced[position] = torch.scalar_tensor(arg, dtype=dtype, device="cpu")
     return args if all(map(operator.is_, args, replaced)) else tuple(replaced)
 
 

@@ -210,14 +210,18 @@ class Memory:
 
     def written(self, tensors: Iterable[Tensor]) -> None:
         """Note that the bytes of tensors are defined."""
+        storages: dict[int, torch.UntypedStorage] = {}
         for tensor in filter(is_strided, tensors if self._blocks else ()):
             storage = tensor.untyped_storage()
             block = self._blocks.get(storage._cdata)
             if block is not None:
+                storages[storage._cdata] = storage
                 for begin, end in _spans(tensor):
                     block.written(begin, end)
-                block.mark_again(storage, tensor.device)
-                self._drop_if_defined(storage)
+        # A collective still writes all of them: one that is not noted yet would get a mark.
+        for key, storage in storages.items():
+            self._blocks[key].mark_again(storage, storage.device)
+            self._drop_if_defined(storage)
 
     def resized(self, storage: torch.UntypedStorage, before: int) -> None:
         """Note that a storage had another number of bytes before; those not in both are undefined.

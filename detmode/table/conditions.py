@@ -294,8 +294,8 @@ def filled_by_pytorch(value: bool) -> Condition:
     def holds(call: Call) -> bool:
         dtype = call.arguments.get("dtype")
         if dtype is None:
-            like = call.arguments.get("self", call.arguments.get("qtensor"))
-            dtype = like.dtype if isinstance(like, torch.Tensor) else None
+            likes = (call.arguments.get(name) for name in ("out", "self", "qtensor"))
+            dtype = next((like.dtype for like in likes if isinstance(like, torch.Tensor)), None)
         return (dtype not in _UNFILLED_DTYPES) is value
 
     return _unnamed(holds)

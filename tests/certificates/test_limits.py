@@ -104,6 +104,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_what_is_no_limit(timeout: object) -> None:
     """It is refused before anything is compiled."""
     with pytest.raises(ValueError, match="timeout must be above 0 seconds"):
+        # To be refused.
         detmode.certify("__global__ void f() {}", {}, **CUDA, timeout=timeout)  # type: ignore[arg-type]
 
 
@@ -131,7 +132,7 @@ def test_a_kernel_of_triton_that_does_not_end(
     pytest.importorskip("triton", reason="Triton is not installed")
     (tmp_path / "endless_triton.py").write_text(TRITON)
     monkeypatch.syspath_prepend(tmp_path)
-    import endless_triton  # type: ignore[import-not-found]
+    import endless_triton  # type: ignore[import-not-found]  # the test writes it
 
     kernel, x = getattr(endless_triton, name), torch.zeros(1, dtype=torch.int32)
     before = threading.active_count()

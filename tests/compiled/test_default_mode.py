@@ -12,6 +12,7 @@ from detmode.table.rule_table import TORCH_VERSION, resolve
 from detmode.verify.cases import samples_of, tensors_of
 from detmode.verify.claims import same_bits
 
+# PyTorch's compilers warn of much that no test is about, and of more in each version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 

@@ -34,6 +34,9 @@ NOT_REACHED = {
     "*deterministic_flag(False)*": "the mode turns the flag on",
     "aten::resize *": "compiled code makes its own memory",
     "aten::empty_*": "compiled code makes its own memory",
+    "aten::new_empty*": "compiled code makes its own memory",
+    "aten::empty.memory_format *": "compiled code makes its own memory",
+    "*quantized*": "the compilers take no quantized tensors",
 }
 """Rows that no user's function reaches on a CPU, as globs of operator and condition, and why."""
 

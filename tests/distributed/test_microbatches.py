@@ -145,6 +145,7 @@ def test_alone() -> None:
 
 @pytest.mark.parametrize("fails_at", [0, 1, 2])
 @pytest.mark.parametrize("held", [False, True], ids=["let go", "held"])
+# Each attempt that fails leaves its loop, and says so.
 @pytest.mark.filterwarnings("ignore:the loop was left:UserWarning")
 def test_a_step_that_failed_can_be_made_again(fails_at: int, held: bool) -> None:
     """Nothing of it stays: gradients, running statistics and generators are those of one step.

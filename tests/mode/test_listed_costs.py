@@ -125,6 +125,7 @@ def test_a_thousand_blocks_take_no_more_memory_than_ten():
     assert enter(1000) - before < 2**21  # what a block left would be two kilobytes
 
 
+# PyTorch says that the kernel is replaced, which the test means to do.
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 def test_a_kernel_that_is_replaced_between_blocks(mode):
     """The next block calls what the program has registered meanwhile, and then ATen's again."""

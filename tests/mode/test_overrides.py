@@ -167,6 +167,7 @@ def _gathered(x):
         ("aten::gather", "aten::scatter_add.default", _gathered),
     ],
 )
+# The action may be to warn; the report is what is looked at.
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_an_override_of_a_forward_reaches_its_backward(forward, backward, call, action, intercept):
     """Named by its forward, the backward gets the action; the forward, in no row, is not a row."""

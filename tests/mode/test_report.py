@@ -230,6 +230,7 @@ class Layers(torch.nn.Module):
         return x
 
 
+# Calls that warn are in the report, with their modules.
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize(
@@ -249,6 +250,7 @@ def test_modules_of_one_line_are_counted_apart(mode, layer, checkpointed):
         assert record.count == 3 * times
 
 
+# Calls that warn are in the report, with their modules.
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 def test_modules_that_come_and_go(mode):
     """A module has nothing of one that died at its address; another mode looks its path up anew."""

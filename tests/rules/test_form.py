@@ -22,15 +22,7 @@ BUDGET = {"__init__.py": 80, "samples.py": 160, ".py": 150, ".cu": 300, ".cuh": 
 """Lines below the docstring and the imports; past it a family is two families."""
 
 OTHER_OVERLOADS = {
-    "aten::empty": "out= forms take no dtype and device; PyTorch fills there by itself",
-    "aten::empty_like": "as aten::empty",
-    "aten::empty_permuted": "as aten::empty",
-    "aten::empty_strided": "as aten::empty",
-    "aten::new_empty": "as aten::empty",
-    "aten::new_empty_strided": "as aten::empty",
-    "aten::_empty_affine_quantized": "as aten::empty, if they have not to resize",
-    "aten::_empty_per_channel_affine_quantized": "as aten::_empty_affine_quantized",
-    "aten::empty_quantized": "as aten::_empty_affine_quantized",
+    "aten::empty": "its out= form makes no memory itself, and calls resize_",
     "aten::median": "without dim no index is returned, and nothing varies",
     "aten::nanmedian": "without dim no index is returned, and nothing varies",
 }
@@ -275,8 +267,8 @@ def test_variants_are_derived(family: str) -> None:
 def test_substitutes_read_memory_as_it_is() -> None:
     """PyTorch resolves lazy conj and neg before all operators with a substitute, but for products.
 
-    The launchers of these do it themselves, and resize_ reads no numbers. Any other launcher would
-    read wrong ones.
+    The launchers of these do it themselves, and resize_ and what makes new memory read no numbers.
+    Any other launcher would read wrong ones.
     """
     lazy = {
         f"{func._schema.name}, {key}"
@@ -290,7 +282,10 @@ def test_substitutes_read_memory_as_it_is() -> None:
         and torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough(func.name(), key)
     }
     products = {f"aten::{name}, Conjugate" for name in ("mm", "addmm", "addmm_")}
-    assert lazy == products | {"aten::resize_, Conjugate", "aten::resize_, Negative"}
+    reads_none = ("resize_", "empty", "empty_like", "empty_strided")
+    assert lazy == products | {
+        f"aten::{name}, {key}" for name in reads_none for key in ("Conjugate", "Negative")
+    }
 
 
 def test_forwards_exist(family: str) -> None:

@@ -23,7 +23,7 @@ COLLECTIVES = {
 VENDORS = ("cudnn_", "miopen_", "mkldnn_", "thnn_")
 
 _TORCHSCRIPT = "TorchScript's own; it calls the listed overload"
-_UNFILLED = "PyTorch fills the memory of its own accord, and the form takes no dtype and device"
+_RESIZES = "it makes no memory itself, and calls resize_, which is listed"
 _FOR_THE_CPU = "it runs on the CPU alone"
 _AMD = "MIOpen runs on AMD's GPUs, which no row speaks of"
 _GATHERS = "on CUDA one thread owns an element of the result and gathers what belongs there"
@@ -34,8 +34,8 @@ REASONS = {
     "aten::*.dimname*": _NAMED,
     "aten::*.names*": _NAMED,
     "*hacked_twin": _TORCHSCRIPT,
-    "aten::empty*.out": _UNFILLED,
-    "aten::new_empty*.out": _UNFILLED,
+    "aten::empty.out": _RESIZES,
+    "aten::linear.*": _MADE_OF_LISTED,
     "aten::*median.default": "without dim no index is returned, and nothing varies",
     "aten::*median.out": "without dim no index is returned, and nothing varies",
     "aten::scatter*.value": "one number is written, whichever source comes last",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from detmode import DeterministicMode, audit
+from detmode import DeterminismWarning, DeterministicMode, audit
 from detmode.testing import assert_reproducible
 
 LARGEST = {torch.quint8: 255, torch.qint8: 127, torch.qint32: 2**31 - 1}
@@ -112,20 +112,44 @@ def test_new_memory_that_is_not_filled(name: str) -> None:
     assert mode.records == ()
 
 
+@pytest.mark.parametrize("name", ["_empty_affine_quantized", "empty_quantized", "empty_like"])
+def test_out_forms_of_factories(name: str) -> None:
+    """A warning tells that PyTorch copies unfilled memory to ``out``; of what it fills, none."""
+    out, like = quantized(torch.quint8, 9), quantized(torch.quint8, 9)
+    arguments: tuple[Any, ...] = {
+        "_empty_affine_quantized": ([9],),
+        "empty_quantized": ([9], like),
+        "empty_like": (like,),
+    }[name]
+    func = getattr(torch.ops.aten, name).out
+    with DeterministicMode() as mode, pytest.warns(DeterminismWarning, match=f"{name}.out"):
+        func(*arguments, out=out)
+    assert [record.action for record in mode.records] == ["warn"]
+    with DeterministicMode(strict=True), pytest.raises(RuntimeError, match=f"{name}.out"):
+        func(*arguments, out=out)
+    with DeterministicMode(strict=True, fill_uninitialized_memory=False):
+        func(*arguments, out=out)
+    with DeterministicMode(strict=True):
+        floats = torch.ops.aten.empty_like.out(torch.ones(9), out=torch.ones(9))
+    assert floats.isnan().all()
+
+
 def test_runs_that_vary_new_memory_vary_quantized_memory() -> None:
     """``assert_reproducible`` notices that a function returns new memory of a quantized tensor."""
     with pytest.raises(AssertionError):
         assert_reproducible(lambda: NEW["_empty_affine_quantized"]().int_repr())
 
 
-def packed_linear(x: torch.Tensor) -> torch.Tensor:
+def packed_linear(x: torch.Tensor, namespace: str = "quantized") -> torch.Tensor:
     weight = torch.quantize_per_tensor(torch.eye(4), 0.5, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(weight, None)
-    return torch.ops.quantized.linear(x, packed, 0.5, 3)
+    result: torch.Tensor = getattr(torch.ops, namespace).linear(x, packed, 0.5, 3)
+    return result
 
 
 RESIZING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "quantized::linear": packed_linear,
+    "_quantized::linear": lambda x: packed_linear(x, "_quantized"),
     "topk": lambda x: x.topk(2).values,
     "index_select": lambda x: x.index_select(0, torch.tensor([1, 0])),
     "reflection_pad2d": lambda x: torch.nn.functional.pad(x[None], (1, 1, 1, 1), mode="reflect"),

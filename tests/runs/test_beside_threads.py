@@ -72,6 +72,7 @@ def heard() -> None:
     assert [str(each.message) for each in caught] == ["beside"]
 
 
+# What other threads warn of is theirs; heard() looks for its own.
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_left_lost_or_repeated(tmp_path: Path) -> None:
     """No warning is lost and no number drawn twice; recordings have their own steps, and end."""

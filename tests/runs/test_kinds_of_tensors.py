@@ -157,6 +157,7 @@ class Neutral(TorchDispatchMode):
 def outcome(program: Callable[[], Any], mode: AbstractContextManager[object]) -> Any:
     """The tensors that a program returns, or its error."""
     with warnings.catch_warnings():
+        # PyTorch warns of what is new in it or about to go.
         warnings.filterwarnings("ignore", "(?s).*(beta|prototype|deprecat)")
         try:
             with mode:

@@ -192,6 +192,7 @@ def test_number_of_threads(threads: int) -> None:
     assert probe(x.sum, repeats=1).rows == ()
 
 
+@pytest.mark.usefixtures("alone")
 def test_counts_elements_and_largest() -> None:
     """A row counts calls, those that varied, and the worst of them."""
 

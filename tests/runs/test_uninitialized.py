@@ -13,6 +13,8 @@ from traces import calls, compared, new
 
 import detmode
 from detmode import record
+from detmode.runs import memory
+from detmode.runs.marks import Mark
 from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
 
@@ -54,6 +56,7 @@ def rebound(x: torch.Tensor) -> None:
 WRITES = (some, scattered, masked, in_parts, by_column, transposed, rebound)
 
 
+# The program reads elements that it has not written, and is told so.
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
 @pytest.mark.parametrize("numel", [16, 4096])
 @pytest.mark.parametrize("write", WRITES)
@@ -198,16 +201,42 @@ def test_a_collective_writes_after_its_call(tmp_path: Path) -> None:
     assert set(before) == {BYTE}
 
 
-def bytes_while_called(recording: record, func: Any, x: torch.Tensor) -> bytes:
-    """The bytes of a tensor while a collective that is about to write it is called."""
+def bytes_while_called(recording: record, func: Any, *parts: torch.Tensor) -> bytes:
+    """The bytes of tensors while a collective that is about to write them is called."""
     seen: list[bytes] = []
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        seen.append(x.numpy().tobytes())
-        return [x], None
+        seen.extend(part.numpy().tobytes() for part in parts)
+        return list(parts), None
 
-    recording.observe(func, ([x], None, 0, 0, False, -1), {}, run)
-    return seen[0]
+    recording.observe(func, (list(parts), None, 0, 0, False, -1), {}, run)
+    return b"".join(seen)
+
+
+@pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
+def test_a_collective_that_writes_parts_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No part gets a mark again when the call has returned: another thread may be writing it."""
+    marked: list[tuple[int, int]] = []
+
+    def mark(storage: Any, begin: int, end: int, device: torch.device) -> Mark:
+        marked.append((begin, end))
+        return Mark(storage, begin, end, device)
+
+    monkeypatch.setattr(memory, "Mark", mark)
+    with record(tmp_path / "run"):
+        x = new(16, BYTE)
+        recording = observer()
+        assert isinstance(recording, record)
+        assert set(bytes_while_called(recording, torch.ops.c10d.broadcast_.default, x)) == {BYTE}
+        x = new(16, BYTE)
+        assert marked
+        marked.clear()
+        bytes_while_called(recording, torch.ops.c10d.broadcast_.default, *x.chunk(2))
+    assert marked == []
 
 
 @pytest.mark.skipif(

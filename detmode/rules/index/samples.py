@@ -66,7 +66,8 @@ _lasts = partial(sample, op="aten::index_put", dtypes=EVERY)
 _every = partial(sample, dtypes=SUMS + INTEGRAL, variants=("cpu", "mps"))
 _rows = _adds("rows", lambda m: add(m, [4, 3], 0, 9))
 _put = _puts("elements", lambda m: put(m, [4, 3], [m.integers(0, 4, 9), m.integers(0, 3, 9)], 9))
-
+_true = partial(torch.ones, dtype=torch.bool, device="cpu")
+_LAST_TWO = torch.arange(6, device="cpu") > 3
 
 SAMPLES = Samples(
     cases=(
@@ -99,10 +100,7 @@ SAMPLES = Samples(
         _puts("apart", lambda m: put(m, [4, 5, 6], apart(m))),
         _puts("behind", lambda m: put(m, [4, 5, 6], [None, m.integers(0, 5, 3, 4)], 4, 3, 4, 6)),
         _puts("mask", lambda m: put(m, [6, 7, 3], [m.mask(6, 7)], 3)),
-        _puts(
-            "mask_and_index",
-            lambda m: put(m, [6, 7], [torch.arange(6, device="cpu") > 3, m.zipf(2, 7)]),
-        ),
+        _puts("mask_and_index", lambda m: put(m, [6, 7], [_LAST_TWO, m.zipf(2, 7)])),
         _puts("scalar_index", lambda m: put(m, [6], [m.integers(0, 6)])),
         _puts("empty", lambda m: put(m, [6, 7], [m.integers(0, 6, 0)], 0, 7), "empty"),
         _puts("images", lambda m: put(m, [2, 6, 3, 5], [None, m.zipf(9, 6)]), variants=LAYOUTS),
@@ -141,10 +139,8 @@ SAMPLES = Samples(
         _put.but("index_not_integer", indices=lambda indices: [indices[0].double()]),
         _put.but("no_common_shape", indices=lambda indices: [indices[0], indices[1][1:]]),
         _put.but("too_many", indices=lambda indices: [*indices, *indices]),
-        _put.but("other_mask", indices=[torch.ones(4, 4, dtype=torch.bool, device="cpu")]),
-        _put.but(
-            "mask_of_more_dims", indices=[torch.ones(4, 3, 2, dtype=torch.bool, device="cpu")]
-        ),
+        _put.but("other_mask", indices=[_true(4, 4)]),
+        _put.but("mask_of_more_dims", indices=[_true(4, 3, 2)]),
         _put.but("values_too_long", values=lambda values: values[1:]),
         _put.but("other_dtype", values=Tensor.double, dtypes=SUMS[:3]),
         _put.but("nothing_to_index", self=lambda self: self[:0]),

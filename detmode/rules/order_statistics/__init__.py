@@ -57,15 +57,13 @@ the index. ``torch.median(x)`` without ``dim`` returns no index and is called un
 ties of ``topk`` may vary, which no row covers.
 """
 
-from functools import partial
-
 import torch
 
 from detmode.rules.order_statistics import launch
 from detmode.table.chain import Row, chain, on_cuda
 from detmode.table.conditions import deterministic_flag, dtype_in, on, quantized
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse, Substitute
-from detmode.table.unalerted import without_flag
+from detmode.table.unalerted import WithoutFlag
 
 RULES = (
     *(
@@ -90,9 +88,7 @@ RULES = (
         "aten::topk",
         Row(
             when=deterministic_flag(True) & quantized("self"),
-            action=Substitute(
-                partial(without_flag, "aten::topk"), Native(), launches=False, traffic=1.0
-            ),
+            action=Substitute(WithoutFlag("aten::topk"), Native(), launches=False, traffic=1.0),
             alert="quantized_resize_cpu_",
             because="it resizes its quantized result, and then writes all of it",
         ),

@@ -17,8 +17,8 @@ set). A quantized ``resize_`` does it too, without its alert, for memory that th
 have.
 
 Operators that resize a quantized result inside, and then write all of it, run without the alert:
-``torch.ops.quantized.linear`` and ``linear_relu``, ``index_select``, ``F.pad(mode="reflect")``
-(and ``topk``, in the family of order statistics).
+``torch.ops.quantized.linear``, ``torch.ops._quantized.linear`` and ``linear_relu``,
+``index_select``, ``F.pad(mode="reflect")`` (and ``topk``, in the family of order statistics).
 
 ## Cost
 
@@ -32,12 +32,11 @@ times the floor.
 ## Limits
 
 With the filling off detmode is silent about uninitialised memory, as PyTorch is. The ``out=``
-forms of the factories are not listed; PyTorch fills there too. Memory that no operator returns is
-not filled, by PyTorch neither: that of ``torch.UntypedStorage(n)``, of ``resize_`` of a storage, of
-``set_`` beyond the end of one, and of oneDNN's tensors (``to_mkldnn()``).
+forms of the factories warn where PyTorch copies memory to ``out`` that it does not fill; that of
+``empty`` calls ``resize_``, which has rows. Memory that no operator returns is not filled, by
+PyTorch neither: that of ``torch.UntypedStorage(n)``, of ``resize_`` of a storage, of ``set_``
+beyond the end of one, and of oneDNN's tensors (``to_mkldnn()``).
 """
-
-from functools import partial
 
 from detmode.rules.uninitialized_memory import launch
 from detmode.table.chain import Row, chain
@@ -48,22 +47,17 @@ from detmode.table.conditions import (
     on,
     quantized,
 )
-from detmode.table.rule import RUN_TO_RUN, Native, Substitute
-from detmode.table.unalerted import without_flag
+from detmode.table.rule import RUN_TO_RUN, Native, Refuse, Substitute
+from detmode.table.unalerted import WithoutFlag
 
 _OPS = (
-    "aten::_empty_affine_quantized",
-    "aten::_empty_per_channel_affine_quantized",
-    "aten::empty.memory_format",
-    "aten::empty_like",
-    "aten::empty_permuted",
-    "aten::empty_quantized",
-    "aten::empty_strided",
-    "aten::new_empty",
-    "aten::new_empty_strided",
+    *("aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized"),
+    *("aten::empty.memory_format", "aten::empty_like", "aten::empty_permuted"),
+    *("aten::empty_quantized", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"),
 )
 
 _WRITTEN = (
+    ("_quantized::linear", "quantized_resize_cpu_", quantized("X")),
     ("quantized::linear", "quantized_resize_cpu_", quantized("X")),
     ("quantized::linear_relu", "quantized_resize_cpu_", quantized("X")),
     ("aten::reflection_pad2d", "quantized_resize_cpu_", quantized("self")),
@@ -86,18 +80,17 @@ RULES = (
         Row(
             when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
             action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
-            guarantee=RUN_TO_RUN,
             alert="quantized_resize_cpu_",
             because="PyTorch does not fill the new memory of a quantized tensor",
         ),
         Row(
             when=quantized("self"),
             action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
-            guarantee=RUN_TO_RUN,
             alert="quantized_resize_cpu_",
             because="the user turned the filling off; elements that were there stay",
         ),
         _FILLED,
+        guarantee=RUN_TO_RUN,
         otherwise=_UNFILLED,
     ),
     *(
@@ -107,7 +100,7 @@ RULES = (
             op,
             Row(
                 when=filled_by_pytorch(False) & _FILLS,
-                action=Substitute(partial(launch.new_filled, op), Native(), False, traffic=1.0),
+                action=Substitute(launch.NewFilled(op), Native(), False, traffic=1.0),
                 guarantee=RUN_TO_RUN,
                 because="PyTorch does not fill new memory of such a dtype",
             ),
@@ -115,13 +108,20 @@ RULES = (
             otherwise=_UNFILLED,
         )
     ),
+    *chain(
+        tuple(f"{op}.out" for op in _OPS if "." not in op),
+        when=_FILLS & filled_by_pytorch(False),
+        action=Refuse(),
+        because="PyTorch copies new memory there, and fills none of such a dtype",
+        otherwise="the user turned the filling off, or PyTorch fills the memory that it copies",
+    ),
     *(
         rule
         for op, alert, condition in _WRITTEN
         for rule in chain(
             op,
             when=deterministic_flag(True) & condition,
-            action=Substitute(partial(without_flag, op), Native(), launches=False, traffic=1.0),
+            action=Substitute(WithoutFlag(op), Native(), launches=False, traffic=1.0),
             guarantee=RUN_TO_RUN,
             alert=alert,
             because="it resizes its quantized result, and then writes all of it",

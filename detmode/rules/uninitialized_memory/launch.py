@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 
 from detmode.environment.settings import deterministic_flag
-from detmode.table.unalerted import without_flag
+from detmode.table.unalerted import WithoutFlag
 
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 
 
-def new_filled(op: str, **arguments: Any) -> Tensor:
-    """``op``, whose result is new memory; all of it gets the largest integer.
+class NewFilled(WithoutFlag):
+    """Runs an operator whose result is new memory; all of it gets the largest integer."""
 
-    Raises:
-        RuntimeError: as ATen, for instance for a dtype that it does not have on the device.
-    """
-    result: Tensor = without_flag(op, **arguments)
-    _fill(result, 0)
-    return result
+    def __call__(self, /, **arguments: Any) -> Tensor:
+        """Return the result.
+
+        Raises:
+            RuntimeError: as ATen, for instance for a dtype that it does not have on the device.
+        """
+        result: Tensor = super().__call__(**arguments)
+        _fill(result, 0)
+        return result
 
 
 def _fill(tensor: Tensor, begin: int) -> None:

@@ -38,6 +38,7 @@ def _packed(make: Maker) -> dict[str, Any]:
 
 
 _WRITTEN: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "_quantized::linear": _packed,
     "quantized::linear": _packed,
     "quantized::linear_relu": _packed,
     "aten::reflection_pad2d": lambda make: {
@@ -47,7 +48,7 @@ _WRITTEN: dict[str, Callable[[Maker], dict[str, Any]]] = {
     "aten::index_select": lambda make: {
         "self": _quantized(make, 3, 4)["self"],
         "dim": 0,
-        "index": torch.tensor([2, 0]),
+        "index": torch.tensor([2, 0], device="cpu"),
     },
 }
 
@@ -92,12 +93,32 @@ _UNFILLED: dict[str, Callable[[Maker], dict[str, Any]]] = {
     },
     "aten::_empty_per_channel_affine_quantized": lambda make: {
         "size": [3],
-        "scales": torch.ones(3),
-        "zero_points": torch.zeros(3),
+        "scales": torch.ones(3, device="cpu"),
+        "zero_points": torch.zeros(3, device="cpu"),
         "axis": 0,
         "dtype": torch.qint8,
     },
     "aten::empty_quantized": lambda make: {"size": [9], "qtensor": _quantized(make, 4)["self"]},
+}
+
+_OUT: dict[str, Callable[[Maker], dict[str, Any]]] = {
+    "aten::_empty_affine_quantized.out": lambda make: {"size": [4]},
+    "aten::_empty_per_channel_affine_quantized.out": lambda make: {
+        "size": [4],
+        "scales": torch.ones(4, device="cpu"),
+        "zero_points": torch.zeros(4, device="cpu"),
+        "axis": 0,
+    },
+    "aten::empty_quantized.out": lambda m: {"size": [4], "qtensor": _quantized(m, 4)["self"]},
+    "aten::empty_like.out": lambda make: {"self": _quantized(make, 4)["self"]},
+    "aten::empty_permuted.out": lambda make: {"size": [4], "physical_layout": [0]},
+    "aten::empty_strided.out": lambda make: {"size": [4], "stride": [1]},
+    "aten::new_empty.out": lambda make: {"self": make.normal(3), "size": [4]},
+    "aten::new_empty_strided.out": lambda m: {"self": m.normal(3), "size": [4], "stride": [1]},
+}
+_OUTS = {
+    op: lambda make, rest=rest: {**rest(make), "out": _quantized(make, 4)["self"]}
+    for op, rest in _OUT.items()
 }
 
 
@@ -110,6 +131,7 @@ SAMPLES = Samples(
             for op, make in _MAKE.items()
         ),
         *(sample("not_filled", make, op=op, device="cpu") for op, make in _UNFILLED.items()),
+        *(sample("not_filled", make, op=op, device="cpu") for op, make in _OUTS.items()),
         *(sample("written", make, op=op, device="cpu") for op, make in _WRITTEN.items()),
         _resizes("quantized", lambda m: _quantized(m, 4, size=[9]), "odd_sizes"),
         _resizes("quantized_int8", lambda m: _quantized(m, 4, size=[3, 9], dtype=torch.qint8)),
