@@ -661,7 +661,7 @@ REPORTS = (
     *_of(
         "detmode/cuda/files.py",
         "tests/test_files.py",
-        ("os.path.split(os.path.realpath(path))", "os.path.split(path)"),
+        ("replace_entry(os.path.realpath(path), content, mode)", "replace_entry(path, content, mode)"),
         (
             "return None if stat.S_ISREG(about.st_mode) else os.open(path, os.O_WRONLY)",
             "return None",

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from detmode.cuda.files import replace_file
+from detmode.cuda.files import replace_entry
 from detmode.cuda.source import CompileError
 
 __all__ = ["Kept", "take"]
@@ -81,7 +81,7 @@ class _Folder:
         record = f"{_digest(name, note, content)}\n{note}".encode()
         for each, written in ((name, content), (name + _DIGEST, record)):
             # Others may read it if the umask allows, because the cache may be shared.
-            replace_file(self.at(each), written, 0o644)
+            replace_entry(self.at(each), written, 0o644)
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -36,13 +36,27 @@ def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666
         with open(stream, "wb") as file:
             file.write(content)
         return
-    folder, name = os.path.split(os.path.realpath(path))
+    replace_entry(os.path.realpath(path), content, mode)
+
+
+def replace_entry(path: str | os.PathLike[str], content: bytes, mode: int) -> None:
+    """Put a new file in the place of what has this name, be it a link or a pipe, atomically.
+
+    Args:
+        path: the file; what a link of this name leads to stays as it is.
+        content: the whole file.
+        mode: the permissions of the new file, less those that the umask takes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left beside it.
+    """
+    folder, name = os.path.split(path)
     # In the same folder, so that renaming does not copy.
     written = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
-        os.replace(written, os.path.join(folder, name))
+        os.replace(written, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(written)
