@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,8 @@ def test_an_ignored_interrupt_ends_nothing() -> None:
     """Where Ctrl-C is ignored, a launch goes on to its limit, and the process goes on as well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     x = torch.zeros(2, dtype=torch.int32)
+    with pytest.raises(TimeoutError):  # compiles
+        detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=0.1)
     begin = time.monotonic()
     with interrupted(0.5), pytest.raises(TimeoutError):
         detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=2)
@@ -158,6 +160,55 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             running.kill()
     assert running.returncode == -signal.SIGINT
     assert "interrupted" in said
+
+
+FORKED = """
+import ctypes, os, signal, threading, time
+import torch
+import detmode
+
+TEXT = "__global__ void waits(volatile int* x) { while (*x == 0) x[1] += 1; }"
+
+def certify(first):
+    x = torch.tensor([first, 0], dtype=torch.int32)
+    return detmode.certify(TEXT, {"x": x}, grid=1, block=1, repeats=2, timeout=60)
+
+def fault():
+    ctypes.string_at(0)
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+
+def child(end):
+    signal.alarm(20)  # one that hangs is killed
+    assert certify(1).is_order_independent
+    try:
+        end()
+    except KeyboardInterrupt:
+        os._exit(0)
+
+certify(1)
+threading.Thread(target=certify, args=(0,), daemon=True).start()
+time.sleep(1)
+for end in (fault, interrupt):
+    process = os.fork()
+    if process == 0:
+        try:
+            child(end)
+        finally:
+            os._exit(1)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+os._exit(0)
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_a_child_that_is_forked_during_a_launch(run_python: Callable[..., Any]) -> None:
+    """It certifies the same kernel, and afterwards faults and Ctrl-C end it as any process."""
+    ended = run_python("-W", "ignore", "-c", FORKED)
+    assert ended.stdout.split() == [str(-signal.SIGSEGV), "0"], ended.stderr
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "1"])
