@@ -70,6 +70,8 @@ def one_of_three(turn):
         (lambda x: torch.zeros(1 + next(_calls)), "result: float32[2] and float32[3]"),
         (lambda x: torch.tensor([1.0, 1 / (2 - next(_calls) or 0.5)]), "1 of 2 elements differ"),
         (lambda x: -0.0 if next(_calls) % 2 else 0.0, "result: -0.0 and 0.0"),
+        (changing(lambda turn: turn * 1j, 1.0, 2.0), "result: 1j and 2j"),
+        (changing(lambda turn: complex(1, turn), 0.0, -0.0), "result: (1+0j) and (1-0j)"),
         (lambda x: str(next(_calls)), "result: '1' and '2'"),
         (
             changing(one_of_three, 0.0, 1.0),
@@ -153,6 +155,26 @@ def test_fresh_memory_is_filled():
         assert_reproducible(lambda x: (x + torch.empty(3)).sum(), torch.ones(3))
     named = r"aten::add.Tensor at .*test_testing.py:\d+ reads uninitialized memory"
     assert re.search(named, str(error.value))
+
+
+@pytest.mark.parametrize("byte", [3, 200])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.empty(5, dtype=x.dtype),
+        torch.empty_like,
+        lambda x: x.new_empty(5),
+        lambda x: x.new_empty_strided((2, 2), (1, 2)),
+        lambda x: torch.empty_strided((2, 2), (1, 2), dtype=x.dtype),
+        lambda x: torch.empty_permuted((2, 3), (1, 0), dtype=x.dtype),
+    ],
+    ids=["empty", "like", "new", "new_strided", "strided", "permuted"],
+)
+def test_fresh_memory_has_the_byte(make, byte):
+    """Each function's memory has the content of the run, whatever the allocator left there."""
+    with _Filled(byte):
+        memory = make(torch.ones(5, dtype=torch.uint8))
+    assert memory.unique().tolist() == [byte]
 
 
 @pytest.mark.parametrize(
