@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import os
 import random
 import re
+import weakref
 
 import needs
 import numpy as np
@@ -248,6 +250,23 @@ def test_the_operator_is_named():
         error.value
     )
     assert "the same inputs gave different outputs" in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_a_function_that_forks():
+    """The end of its child takes nothing from the runs that the message is made of."""
+
+    def forks(x):
+        if (child := os.fork()) == 0:
+            try:
+                weakref.finalize._exitfunc()  # as at the end of any process
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return vary(x)
+
+    with pytest.raises(AssertionError, match="the runs diverge at detmode_testing::vary"):
+        assert_reproducible(forks, torch.ones(3))
 
 
 def test_what_no_operator_shows():
