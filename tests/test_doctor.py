@@ -86,7 +86,7 @@ VARY = {"PYTHONHASHSEED", "python -E or -I"}
 
 @pytest.mark.parametrize("has_gpu", [False, True])
 def test_severities(has_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where all is set badly, what can vary is a warning, and all else a note.
+    """Of settings that are all bad, those by which runs can vary are warnings, the rest notes.
 
     What only a GPU or NCCL does is a note without a GPU. A fault of one row is not hidden by
     another's.
@@ -123,7 +123,7 @@ def test_severities(has_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.parametrize("is_set", [False, True])
 def test_what_is_a_default_is_a_note(is_set: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine chooses that nobody has asked is a note; what the user has set, a warning."""
+    """A default of the machine is a note; the same value set by the user is a warning."""
     monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
     names = {"torch.compile (inductor)": "TORCHINDUCTOR_MAX_AUTOTUNE"}
     if torch.backends.mkl.is_available():

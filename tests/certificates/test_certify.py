@@ -85,7 +85,7 @@ def scan(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def of_blocks(orders: int) -> str:
-    """What is said of a kernel whose blocks are told apart by so many orders, one of them first."""
+    """The summary of a kernel whose blocks have so many orders; the first is in the repeats."""
     repeats = inspect.signature(detmode.certify).parameters["repeats"].default
     return f"all orders of blocks ({repeats + orders - 1} schedules)"
 

@@ -90,7 +90,7 @@ def test_the_limit_needs_no_handler(handler: Any) -> None:
 
 @needs_compiler
 def test_an_ignored_interrupt_ends_nothing() -> None:
-    """Where Ctrl-C is ignored, a launch goes on to its limit, and the process goes on as well."""
+    """A launch goes on to its limit where Ctrl-C is ignored, and so does the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     x = torch.zeros(2, dtype=torch.int32)
     with pytest.raises(TimeoutError):  # compiles
