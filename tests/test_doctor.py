@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import detmode
 from detmode.environment import known
-from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, software
+from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, program, software
 
 
 def finding(subject: str) -> Finding:
@@ -60,6 +60,78 @@ def test_severity(
     found = finding(variable)
     assert found.severity == severity
     assert always or found.remedy == f"unset {variable}"
+
+
+BAD = {
+    "MKL_DYNAMIC": "TRUE",
+    "NCCL_ALGO": "^Ring",
+    "NCCL_COLLNET_ENABLE": "1",
+    "NCCL_TUNER_PLUGIN": "fast",
+    "NVIDIA_TF32_OVERRIDE": "1",
+    "OMP_DYNAMIC": "TRUE",
+    "PYTHONHASHSEED": "random",
+    "TORCHINDUCTOR_MAX_AUTOTUNE": "1",
+}
+MAY_VARY = {
+    *("CUBLAS_WORKSPACE_CONFIG", "cuDNN recurrent networks", "DataLoader workers", "PyTorch"),
+    *("MKL_DYNAMIC", "NVIDIA_TF32_OVERRIDE", "OMP_DYNAMIC", "torch.compile (inductor)"),
+    "fill_uninitialized_memory",
+}
+VARY_ON_A_GPU = {
+    *("NCCL_ALGO", "NCCL_NVLS_ENABLE", "NCCL_COLLNET_ENABLE", "NCCL_TUNER_PLUGIN", "GPU models"),
+    "CUDA kernels (CuPy, NVRTC, driver)",
+}
+VARY = {"PYTHONHASHSEED", "python -E or -I"}
+
+
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_severities(has_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of settings that are all bad, those by which runs can vary are warnings, the rest notes.
+
+    What only a GPU or NCCL does is a note without a GPU. A fault of one row is not hidden by
+    another's.
+    """
+    for name in {variable for variable, *_ in ENVIRONMENT}:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in BAD.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "nccl.conf").touch()
+    monkeypatch.setenv("NCCL_CONF_FILE", str(tmp_path / "nccl.conf"))
+    monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
+    monkeypatch.setattr(torch, "__version__", "2.7.1")
+    monkeypatch.delattr(torch.library, "get_kernel", raising=False)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(software, "_gpu_names", lambda count: ["NVIDIA A", "NVIDIA B"])
+    monkeypatch.setattr(software.cuda, "unavailable", lambda device: "there is none")
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
+    isolated = SimpleNamespace(flags=SimpleNamespace(ignore_environment=1))
+    monkeypatch.setattr(program, "sys", isolated)
+    rows = findings()
+    errors, warnings, notes = (
+        {row.subject for row in rows if row.severity == severity} for severity in SEVERITIES
+    )
+    subjects = {row.subject for row in rows}
+    assert errors == VARY
+    assert warnings == (MAY_VARY | (VARY_ON_A_GPU if has_gpu else set())) & subjects
+    assert subjects >= MAY_VARY - {"MKL_DYNAMIC"}
+    assert 'intercept="listed"' in notes
+
+
+@pytest.mark.parametrize("is_set", [False, True])
+def test_what_is_a_default_is_a_note(is_set: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default of the machine is a note; the same value set by the user is a warning."""
+    monkeypatch.delitem(sys.modules, "torch._inductor.config", raising=False)
+    names = {"torch.compile (inductor)": "TORCHINDUCTOR_MAX_AUTOTUNE"}
+    if torch.backends.mkl.is_available():
+        names["MKL_DYNAMIC"] = "MKL_DYNAMIC"
+    for name in names.values():
+        monkeypatch.setenv(name, "1") if is_set else monkeypatch.delenv(name, raising=False)
+    severities = {finding(subject).severity for subject in names}
+    assert severities == {"warning" if is_set else "note"}
 
 
 ENVIRONMENT = [
@@ -194,6 +266,7 @@ def test_fill(fill: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both have a price: a write, or a doubt."""
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", fill)
     found = finding("fill_uninitialized_memory")
+    assert found.severity == ("note" if fill else "warning")
     assert found.state == str(fill)
     assert f"fill_uninitialized_memory={not fill}" in str(found.remedy)
 

@@ -419,10 +419,10 @@ def test_a_suite_under_strict(suite):
         result = suite(silent, f"--detmode={asked}", "--detmode-simulate=cuda")
         result.assert_outcomes(**{outcome: 1})
         result.stdout.fnmatch_lines(
-            ["may vary: 1 call at 1 line", "next: at test_inner.py:*hspmm*"]
+            ["may vary: 1 call at 1 line (CUDA simulated)", "next: at test_inner.py:*hspmm*"]
         )
     coloured = suite(None, "--detmode=strict", "--detmode-simulate=cuda", "--color=yes")
-    assert "\x1b[31mmay vary: 1 call at 1 line\x1b[0m" in coloured.stdout.str()
+    assert "\x1b[31mmay vary: 1 call at 1 line (CUDA simulated)\x1b[0m" in coloured.stdout.str()
 
 
 def test_a_suite_whose_calls_are_made_twice(suite):

@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import os
 import random
 import re
+import weakref
 
 import needs
 import numpy as np
@@ -70,6 +72,8 @@ def one_of_three(turn):
         (lambda x: torch.zeros(1 + next(_calls)), "result: float32[2] and float32[3]"),
         (lambda x: torch.tensor([1.0, 1 / (2 - next(_calls) or 0.5)]), "1 of 2 elements differ"),
         (lambda x: -0.0 if next(_calls) % 2 else 0.0, "result: -0.0 and 0.0"),
+        (changing(lambda turn: turn * 1j, 1.0, 2.0), "result: 1j and 2j"),
+        (changing(lambda turn: complex(1, turn), 0.0, -0.0), "result: (1+0j) and (1-0j)"),
         (lambda x: str(next(_calls)), "result: '1' and '2'"),
         (
             changing(one_of_three, 0.0, 1.0),
@@ -155,6 +159,26 @@ def test_fresh_memory_is_filled():
     assert re.search(named, str(error.value))
 
 
+@pytest.mark.parametrize("byte", [3, 200])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.empty(5, dtype=x.dtype),
+        torch.empty_like,
+        lambda x: x.new_empty(5),
+        lambda x: x.new_empty_strided((2, 2), (1, 2)),
+        lambda x: torch.empty_strided((2, 2), (1, 2), dtype=x.dtype),
+        lambda x: torch.empty_permuted((2, 3), (1, 0), dtype=x.dtype),
+    ],
+    ids=["empty", "like", "new", "new_strided", "strided", "permuted"],
+)
+def test_fresh_memory_has_the_byte(make, byte):
+    """Each function's memory has the content of the run, whatever the allocator left there."""
+    with _Filled(byte):
+        memory = make(torch.ones(5, dtype=torch.uint8))
+    assert memory.unique().tolist() == [byte]
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -226,6 +250,23 @@ def test_the_operator_is_named():
         error.value
     )
     assert "the same inputs gave different outputs" in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_a_function_that_forks():
+    """The end of its child takes nothing from the runs that the message is made of."""
+
+    def forks(x):
+        if (child := os.fork()) == 0:
+            try:
+                weakref.finalize._exitfunc()  # as at the end of any process
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        return vary(x)
+
+    with pytest.raises(AssertionError, match="the runs diverge at detmode_testing::vary"):
+        assert_reproducible(forks, torch.ones(3))
 
 
 def test_what_no_operator_shows():

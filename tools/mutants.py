@@ -660,8 +660,9 @@ REPORTS = (
     ),
     *_of(
         "detmode/cuda/files.py",
-        "tests/test_files.py",
-        ("os.path.split(os.path.realpath(path))", "os.path.split(path)"),
+        "tests/test_files.py tests/cuda/test_cache.py",
+        ("replace_entry(os.path.realpath(path),", "replace_entry(path,"),
+        ("if os.getpid() == owner:", "if True:"),
         (
             "return None if stat.S_ISREG(about.st_mode) else os.open(path, os.O_WRONLY)",
             "return None",
@@ -884,6 +885,7 @@ CERTIFICATES = (
         _CERTIFICATES,
         ('and all(words[each] == "{" for each in opened)', ""),
         ('and words[position + 1 : position + 2] == [";"]', ""),
+        ("and not _is_compared(words, position)", ""),
     ),
     *_of(
         "detmode/verify/certificates/orders.py",

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from detmode.cuda.files import replace_file
+from detmode.cuda.files import remove_folder, replace_entry
 from detmode.cuda.source import CompileError
 
 __all__ = ["Kept", "take"]
@@ -81,7 +80,7 @@ class _Folder:
         record = f"{_digest(name, note, content)}\n{note}".encode()
         for each, written in ((name, content), (name + _DIGEST, record)):
             # Others may read it if the umask allows, because the cache may be shared.
-            replace_file(self.at(each), written, 0o644)
+            replace_entry(self.at(each), written, 0o644)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -245,15 +244,10 @@ def _private(kind: str) -> _Folder:
     # It may have been removed by the parent process, or by a cleanup of temporary files.
     if root is None or not root.is_dir():
         root = _private_root = Path(tempfile.mkdtemp(prefix="detmode-"))
-        atexit.register(_remove, root, os.getpid())
+        atexit.register(remove_folder, root, os.getpid())
     directory = root / kind
     directory.mkdir(mode=0o700, exist_ok=True)
     return _Folder(directory)
-
-
-def _remove(root: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process inherits the exit hook
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _problem(status: os.stat_result) -> str | None:

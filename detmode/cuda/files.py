@@ -1,5 +1,7 @@
 """Files that are written whole or not at all, and files of others that are read within bounds.
 
+A temporary folder goes with its block or process, and not with one that was forked.
+
 It lies in the lowest folder because the cache of compiled code needs it, and a folder imports only
 those below it.
 """
@@ -10,8 +12,12 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import stat
 import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 _STANDARD_STREAMS = (1, 2)
@@ -36,13 +42,27 @@ def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666
         with open(stream, "wb") as file:
             file.write(content)
         return
-    folder, name = os.path.split(os.path.realpath(path))
+    replace_entry(os.path.realpath(path), content, mode)
+
+
+def replace_entry(path: str | os.PathLike[str], content: bytes, mode: int) -> None:
+    """Put a new file in the place of what has this name, be it a link or a pipe, atomically.
+
+    Args:
+        path: the file; what a link of this name leads to stays as it is.
+        content: the whole file.
+        mode: the permissions of the new file, less those that the umask takes.
+
+    Raises:
+        OSError: it cannot be written; nothing is left beside it.
+    """
+    folder, name = os.path.split(path)
     # In the same folder, so that renaming does not copy.
     written = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
-        os.replace(written, os.path.join(folder, name))
+        os.replace(written, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(written)
@@ -98,6 +118,25 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     if len(content) > most:
         raise ValueError(f"it is larger than {most >> 20} MiB")
     return content
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder for the block, which removes it.
+
+    That of ``tempfile`` is also removed by the end of a child that was forked meanwhile.
+    """
+    path, owner = Path(tempfile.mkdtemp(prefix="detmode-")), os.getpid()
+    try:
+        yield path
+    finally:
+        remove_folder(path, owner)
+
+
+def remove_folder(path: Path, owner: int) -> None:
+    """Remove a folder in the process that made it, and not in a forked one."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def parsed_json(text: str | bytes) -> Any:

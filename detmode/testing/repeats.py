@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.elements import in_memory
+from detmode.cuda.files import temporary_folder
 from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.mode.repetition.tensors import parts
@@ -170,8 +169,8 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
         numbers: the runs to record; each is compared with the first until one differs.
     """
     unwritten = None
-    with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
-        paths = [Path(folder, str(position)) for position in range(len(numbers))]
+    with temporary_folder() as folder:
+        paths = [folder / str(position) for position in range(len(numbers))]
         for position, number in enumerate(numbers):
             recorded = record(paths[position])
             try:

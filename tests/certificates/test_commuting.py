@@ -13,6 +13,8 @@ DROPPED = [
     "{ if (a) _(p, 1); else _(p, 2); }",
     "{ do _(p, 1); while (a); for (int i = 0; i < 3; ++i) { _(p, i); } }",
     "{ if constexpr (a) _(p, _kept(q, 1)); }",
+    "{ if (a && _kept(p, f(1)) == 2) _(p, 1); }",
+    "{ last = a && _kept(p, 1) != 2; _(p, 1); }",
     "{ b[1'000] = \"a{\", c = '{'; _(p, 1); }",
     "{ x = _kept(p, 1); _(p, 2); }",
 ]
@@ -30,6 +32,9 @@ KEPT = [
     "#define ADD(p) \\\n _kept(p, 1);\n{ int r = ADD(p) }",
     "#define _kept(p, v) f(p, v)\n{ _kept(p, 1); }",
     "int _kept(half* p, int v) { return f(p, v); } { _kept(p, 1); }",
+    "T&& _kept(T* p, int v) { return f(p, v); } { _kept(p, 1); }",
+    "auto& _kept = == f; { _kept(p, 1); }",
+    "T& _kept(T* p, int v",
     "{ f(]; _kept(p, 1); }",
 ]
 

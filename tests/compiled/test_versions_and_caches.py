@@ -9,8 +9,10 @@ import torch
 from compiled_functions import FUNCTIONS
 from test_compiled import COMPILED, rows, run
 
+import detmode
 from detmode import DeterministicMode
 from detmode.audit.mode import Audit
+from detmode.compiled.current import key_of
 from detmode.mode.row_counter import RowCounter
 from detmode.rules import default_rules
 from detmode.table.rule import Allow
@@ -138,6 +140,15 @@ def test_what_is_read_as_well_is_not_written_in_place():
     assert not any(name in code for code in codes for name in ("index_add___", "index_put___"))
 
 
+@COMPILED
+def test_each_version_has_code_of_its_own(monkeypatch):
+    """A newer detmode may decide otherwise on the same call: code of an older one is not used."""
+    keys = [key_of(DeterministicMode()), key_of(DeterministicMode())]
+    monkeypatch.setattr(detmode, "__version__", "0.0")
+    keys.append(key_of(DeterministicMode()))
+    assert keys[0] == keys[1] != keys[2]
+
+
 CACHED = """
 import sys, torch, detmode
 from torch import nn
@@ -174,7 +185,7 @@ for arguments in sys.argv[1:]:
 def test_code_from_the_caches_of_an_earlier_process(run_python, tmp_path):
     """Cold and warm caches give the same bits and report, forward and backward.
 
-    Code of other lines, overrides or devices is not used; that of other arguments is.
+    Code of other versions, lines, overrides or devices is not used; that of other arguments is.
     """
     program = tmp_path / "program.py"
 
@@ -190,8 +201,9 @@ def test_code_from_the_caches_of_an_earlier_process(run_python, tmp_path):
     cold, *_ = run(mode)
     warm, refused, overridden, plain = run(mode, {**mode, "substitute": False}, told, {})
     moved, *_ = run(mode, text=f"\n{CACHED}")
-    hits = [each[0] for each in (cold, warm, refused, overridden, plain, moved)]
-    assert hits == ["0", "1", "1", "0", "0", "0"]
+    newer, *_ = run(mode, text=CACHED.replace("nn\n", "nn; detmode.__version__ = 'newer'\n", 1))
+    hits = [each[0] for each in (cold, warm, refused, overridden, plain, moved, newer)]
+    assert hits == ["0", "1", "1", "0", "0", "0", "0"]
     assert warm[1] == cold[1]
     assert "('aten::index_add.default', 'substitute'" in cold[1]
     assert "('aten::index_add.default', 'warn'" in overridden[1]

@@ -267,6 +267,75 @@ def test_a_lock_that_cannot_be_had_stops_nobody(folder: Path, monkeypatch) -> No
     assert (content(kept), made.times) == (made()[0], 1)
 
 
+PRIVATE = """
+import os, sys, warnings
+from pathlib import Path
+from detmode.cuda import cache
+
+warnings.simplefilter("ignore")
+kept = cache.take("host", "code", lambda: (b"machine code", ""))
+child = os.fork()
+if child == 0:
+    again = cache.take("host", "code", lambda: (b"other code", ""))
+    sys.exit(Path(again.loaded_from).read_bytes() != b"machine code")
+print(os.waitpid(child, 0)[1], Path(kept.loaded_from).read_text(), kept.path, sep="\\n")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_a_forked_child_leaves_the_private_folder(
+    tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    """It finds what is there, and its end removes nothing; that of its parent does."""
+    (tmp_path / "file").touch()
+    run = run_python("-c", PRIVATE, DETMODE_CACHE=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    assert run.returncode == 0, run.stderr
+    status, content, path = run.stdout.splitlines()
+    assert (status, content) == ("0", "machine code")
+    assert path.startswith(str(tmp_path))
+    assert not Path(path).parents[1].exists()
+
+
+COMPILES = """
+import os, sys, threading
+from pathlib import Path
+from types import SimpleNamespace
+from detmode.cuda.host import library
+
+begun, ended, made = threading.Event(), threading.Event(), []
+
+def run(arguments):
+    begun.set()
+    ended.wait()
+    Path(arguments[arguments.index("-o") + 1]).write_text("machine code")
+    return SimpleNamespace(returncode=0)
+
+def compile():
+    made.append(library._compiled(SimpleNamespace(run=run), Path("kernels.cu"), "", (), ()))
+
+thread = threading.Thread(target=compile)
+thread.start()
+begun.wait()
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+ended.set()
+thread.join()
+print(made[0].decode())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+def test_a_forked_child_leaves_what_is_compiled(
+    tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    """Nor does its end take the folder in which a thread of its parent compiles."""
+    run = run_python("-c", COMPILES, TMPDIR=str(tmp_path))
+    assert run.stdout.strip() == "machine code", run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 # What a user without rights meets. Root may write everything, and becomes a user without a home.
 SCRIPT = """
 import json, os, sys, tempfile, warnings

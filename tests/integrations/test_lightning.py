@@ -4,6 +4,7 @@ import csv
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,14 @@ def test_checkpoint_before_a_validation(tmp_path: Path) -> None:
     train(tmp_path, saves, DeterministicCallback(), validates=True)
     with pytest.warns(DeterminismWarning, match="right before a validation"):
         train(tmp_path, saves, DeterministicCallback(), resume=6, validates=True)
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_each_rank_has_a_seed_of_its_own(rank: int) -> None:
+    """It is ``seed`` plus the rank: ranks with one seed would draw the same dropout masks."""
+    trainer: Any = SimpleNamespace(global_rank=rank)
+    DeterministicCallback(seed=3).setup(trainer, Net(), "fit")
+    assert torch.initial_seed() == 3 + rank
 
 
 @pytest.mark.thorough

@@ -75,14 +75,25 @@ def with_dropped_results(text: str) -> str:
 def _declared(text: str, words: list[str]) -> set[str]:
     """Return the atomics that the source may declare itself; of these it knows what they do."""
     found = {define[1] for define in _DEFINED.finditer(text)}
-    for before, word in pairwise(words):
+    for position, (before, word) in enumerate(pairwise(words), start=1):
         # The end of a type; that of an expression is taken for one.
         is_type = before in (">", "&", "*") or (
             before.isidentifier() and before not in _BEFORE_CALLS
         )
-        if is_type and (name := _ATOMIC.fullmatch(word)):
+        if is_type and (name := _ATOMIC.fullmatch(word)) and not _is_compared(words, position):
             found.add(name[1])
     return found
+
+
+def _is_compared(words: list[str], position: int) -> bool:
+    """Return whether the call of a name is compared at once, as a ticket is: no declaration is."""
+    depth = 0
+    for closing in range(position + 1, len(words)):
+        depth += (words[closing] == "(") - (words[closing] == ")")
+        if depth == 0:
+            comparison = words[closing + 1 : closing + 3]
+            return closing > position + 1 and comparison in (["=", "="], ["!", "="])
+    return False
 
 
 def _begins_statement(words: list[str], position: int, opener: dict[int, int]) -> bool:

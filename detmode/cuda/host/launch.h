@@ -287,6 +287,15 @@ void run_blocks(const Launch& launch) {
 }
 
 #if !DETMODE_ASAN
+// Sets an action, and notes the former one. A child that was forked during a launch of another
+// thread has ours already, and the former one from its parent.
+void replace_action(int number, const struct sigaction& action, struct sigaction* former) {
+  struct sigaction current;
+  sigaction(number, nullptr, &current);
+  if (current.sa_sigaction != action.sa_sigaction) *former = current;
+  sigaction(number, &action, nullptr);
+}
+
 // A fault in a kernel ends the launch, not the process. Under ASan, ASan reports it.
 
 constexpr int FAULTS[] = {SIGSEGV, SIGBUS, SIGFPE};
@@ -315,6 +324,8 @@ struct sigaction former_endings[2];
 
 // Untracked: a tracked access would end the launch here, and leave the signal blocked.
 DETMODE_UNTRACKED void on_ending(int number, siginfo_t* info, void* context) {
+  const struct sigaction& former = former_endings[number == SIGINT ? 0 : 1];
+  if (number == SIGINT && former.sa_handler == SIG_IGN) return;
   bool is_ours = S.running && S.watch != nullptr;
   if (is_ours && number == SIGINT && S.watch->stop == 0) S.watch->stop = 2;
   if (is_ours && number == SIGURG && S.watch->stop != 0 &&
@@ -325,7 +336,6 @@ DETMODE_UNTRACKED void on_ending(int number, siginfo_t* info, void* context) {
     fail(STOPPED, "stopped");
     siglongjmp(S.escape, 1);
   }
-  const struct sigaction& former = former_endings[number == SIGINT ? 0 : 1];
   if (former.sa_flags & SA_SIGINFO) {
     former.sa_sigaction(number, info, context);
   } else if (former.sa_handler != SIG_DFL && former.sa_handler != SIG_IGN) {
@@ -341,11 +351,7 @@ void listen_for_endings() {
   action.sa_sigaction = on_ending;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < 2; ++i) {
-    sigaction(ENDING[i], nullptr, &former_endings[i]);
-    if (former_endings[i].sa_handler == SIG_IGN && ENDING[i] == SIGINT) continue;
-    sigaction(ENDING[i], &action, nullptr);
-  }
+  for (int i = 0; i < 2; ++i) replace_action(ENDING[i], action, &former_endings[i]);
 }
 
 void run_guarded(const Launch& launch) {
@@ -358,7 +364,7 @@ void run_guarded(const Launch& launch) {
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  for (int i = 0; i < 3; ++i) sigaction(FAULTS[i], &action, &former_actions[i]);
+  for (int i = 0; i < 3; ++i) replace_action(FAULTS[i], action, &former_actions[i]);
   S.os_thread = pthread_self();
   S.running = true;
   if (S.watch != nullptr) listen_for_endings();

@@ -10,12 +10,12 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from detmode.cuda.cache import Kept, take
+from detmode.cuda.files import temporary_folder
 from detmode.cuda.host.toolchain import Compiler, require_compiler
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 from detmode.cuda.undo import Lock
@@ -292,8 +292,8 @@ def _compiled(
 ) -> bytes:
     """The shared library of a translation unit."""
     try:
-        with tempfile.TemporaryDirectory(prefix="detmode-") as folder:
-            unit, compiled, made = (Path(folder, f"unit.{suffix}") for suffix in ("cpp", "o", "so"))
+        with temporary_folder() as folder:
+            unit, compiled, made = (folder / f"unit.{suffix}" for suffix in ("cpp", "o", "so"))
             unit.write_text(text, encoding="utf-8")
             for arguments in (
                 [*flags, "-o", str(compiled), str(unit)],
