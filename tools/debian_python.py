@@ -60,6 +60,7 @@ def _unpack(release: str, root: Path) -> None:
     include = ["--variant=minbase", f"--include={PACKAGES}"]
     subprocess.run(["debootstrap", *include, release, root, MIRROR, script], check=True)
     (root / "project").mkdir()
+    shutil.copy("/etc/hosts", root / "etc/hosts")  # ranks look up this machine's name
     # An index behind a proxy may have certificates that only this system knows.
     known = ssl.get_default_verify_paths().cafile
     if known is not None:
