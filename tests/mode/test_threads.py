@@ -239,7 +239,7 @@ for each in threads:
 
 
 def test_a_program_ends_right_after_its_threads():
-    """What PyTorch drops as a thread ends needs the interpreter, which is still there."""
+    """Destructors that run as a thread ends need the interpreter, which is still there."""
     for _ in range(5):
         ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
         assert (ended.returncode, ended.stderr) == (0, "")
