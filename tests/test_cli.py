@@ -174,7 +174,7 @@ def test_calls_made_twice(run_command: Run) -> None:
     ours = run_command("run", "--recheck", "1", "-c", code)
     assert ours.returncode == 1
     assert "RecheckError: mine::number.default gave other bits" in ours.stderr
-    assert "2 of 2 calls made twice (recheck=1.0): 1 differed" in ours.stderr
+    assert "3 of 4 calls made twice (recheck=1.0): 1 differed" in ours.stderr
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,10 @@ UNDEFINED_OUTPUTS = {
 """Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
 
+_BUFFERS = {"fsdp::all_gather_copy_in": "all_gather_output"}
+"""Arguments that an operator does not read, and returns written in part."""
+
+
 def is_elementwise(func: Any) -> bool:
     """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
     return (
@@ -148,6 +152,7 @@ class OverloadInfo:
             its kernel calls.
         passes: true if the mode that looks it up neither decides nor remembers anything of a call.
         undefined: the positions of outputs that are partly unwritten.
+        buffer: the argument that it does not read, and returns written in part; ``None`` without.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
         aliases: true if its results may be views of its arguments, which it does not write.
@@ -189,6 +194,7 @@ class OverloadInfo:
         self.allocates = schema.name in NEW_MEMORY or schema.name in _GROWN_MEMORY
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
+        self.buffer = _BUFFERS.get(schema.name)
         self.waits = schema.name == "_c10d_functional::wait_tensor"
         self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
         self.aliases = not schema.is_mutable and any(each.alias_info for each in schema.arguments)
@@ -242,7 +248,13 @@ class OverloadInfo:
     def without_unread(
         self, inputs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Tensor]:
-        """Return the tensors of :meth:`read` without what the call leaves out, as ``beta`` is 0."""
+        """Return the tensors of :meth:`read` without what the call leaves out.
+
+        It is the first one where ``beta`` is 0, and a buffer that the call writes in part.
+        """
+        if self.buffer is not None:
+            unread = self.signature.bind(args, kwargs)[self.buffer]
+            return [tensor for tensor in inputs if tensor is not unread]
         if self.scales and self.signature.bind(args, kwargs).get("beta", 1) == 0:
             return inputs[1:]
         return inputs

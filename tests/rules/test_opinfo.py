@@ -210,6 +210,16 @@ WITHOUT_SAMPLES = {
         "it is substituted for a sparse matrix, and no sample has one",
     ),
     "aten::logcumsumexp": "it is substituted for one row, and no sample is one",
+    **dict.fromkeys(
+        (
+            *("aten::_empty_affine_quantized", "aten::_empty_per_channel_affine_quantized"),
+            *("aten::empty.memory_format", "aten::empty_like", "aten::empty_permuted"),
+            *("aten::empty_quantized", "aten::empty_strided", "aten::new_empty"),
+            *("aten::new_empty_strided", "aten::index_select", "aten::reflection_pad2d"),
+            "aten::topk",
+        ),
+        "it is substituted for quantized tensors and dtypes of bits, and no sample has one",
+    ),
 }
 """Substituted operators that no sample of PyTorch's reaches, and why."""
 
