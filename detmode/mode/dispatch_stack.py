@@ -28,7 +28,10 @@ def take_off(mode: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
 
 
 class acting(Undo):
-    """Make a mode act again, inside a call that it handles."""
+    """Make a mode act in this thread: again, inside a call that it handles, or in another thread.
+
+    Entering the mode itself would also write what the whole process remembers of modes.
+    """
 
     def __init__(self, mode: TorchDispatchMode) -> None:
         Undo.__init__(self)

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.undo import Undo
 from detmode.environment.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
-from detmode.mode.dispatch_stack import take_off
+from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.levels import innermost
 from detmode.mode.repetition.tensors import is_foreign
@@ -44,9 +44,9 @@ class Witness:
         self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
-    def in_this_thread(self) -> Pushed:
+    def in_this_thread(self) -> acting:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
-        return Pushed(_Counting(self._name, self.counts, self._beside_modes))
+        return acting(_Counting(self._name, self.counts, self._beside_modes))
 
     @property
     def total(self) -> int:
@@ -62,21 +62,6 @@ class Witness:
         more = len(counts) - _NAMED
         names += f" and {more} more" if more > 0 else ""
         return f"{plural(counts.total(), 'call')} of other threads ({names})"
-
-
-class Pushed(Undo):
-    """The block in which a dispatch mode is on the stack of a thread.
-
-    PyTorch's own also writes what the whole process remembers of modes.
-    """
-
-    def __init__(self, mode: TorchDispatchMode) -> None:
-        Undo.__init__(self)
-        self._mode = mode
-        self.note(functools.partial(take_off, mode, []))
-
-    def __enter__(self) -> None:
-        torch._C._push_on_torch_dispatch_stack(self._mode)
 
 
 class Guest(Undo):
