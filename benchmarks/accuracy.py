@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened

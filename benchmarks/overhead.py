@@ -30,7 +30,7 @@ from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, default_rules, record
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 
 TARGETS = {"DeterministicMode, unlisted": 1.05, "DeterministicMode, native": 1.80}
 PROGRAM_TARGETS = {'intercept="listed", unfilled': 1.03}

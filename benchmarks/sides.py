@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
 from detmode.table.call import Signature
 from detmode.table.rule import Substitute

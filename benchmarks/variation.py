@@ -27,7 +27,7 @@ from sides import DeviceMaker
 
 from detmode import cuda
 from detmode.cuda.digest import add_digest
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, name_of, samples_of, tensors_of

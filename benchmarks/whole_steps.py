@@ -19,8 +19,8 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.environment.process_setting import FILL, holding
-from detmode.environment.settings import deterministic_flag
+from detmode.process.setting import FILL, holding
+from detmode.process.torch_settings import deterministic_flag
 from detmode.verify.claims import same_bits
 
 PLAIN, OURS, UNFILLED = "nondeterministic", "detmode", "detmode, unfilled"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from detmode.environment import log as _log
+from detmode.process import log as _log
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

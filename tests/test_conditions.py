@@ -7,8 +7,8 @@ import torch
 from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.cuda.undo import Undo
-from detmode.environment.settings import FLAG, deterministic_flag
+from detmode.process.torch_settings import FLAG, deterministic_flag
+from detmode.process.undo import Undo
 from detmode.rules import default_rules, families
 from detmode.table import conditions
 from detmode.table.call import Call, Signature

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detmode.cuda.files import read_file, replace_file
+from detmode.process.files import read_file, replace_file
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -87,7 +87,7 @@ def test_stdout_by_its_name(redirected: bool, tmp_path: Path) -> None:
     """Content written there comes in its place among what is printed, to a pipe and to a file."""
     # As /dev/stdout is one, which a mistake would replace for all programs.
     (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
-    code = "import sys; from detmode.cuda.files import replace_file; print('before'); "
+    code = "import sys; from detmode.process.files import replace_file; print('before'); "
     code += "replace_file(sys.argv[1], b'report\\n'); print('after')"
     with (tmp_path / "out").open("w") as file:
         done = subprocess.run(

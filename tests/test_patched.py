@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from detmode.cuda.undo import Undo
 from detmode.environment.lock.choices import Choices
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
+from detmode.process.undo import Undo
 
 
 def doubled(plain: Callable[[], int]) -> Callable[[], int]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from detmode.environment.versions import version_range
+from detmode.process.versions import version_range
 from detmode.rules import default_rules, families, family_table
 from detmode.table.rule import Allow, Rule, Substitute
 from detmode.verify.cases import name_of, samples_of

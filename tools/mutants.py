@@ -468,7 +468,7 @@ STATE = (
         ("return _poison(_on_cpu(sizes, strides, dtype))", "pass"),
     ),
     *_of(
-        "detmode/cuda/undo.py",
+        "detmode/process/undo.py",
         "tests/mode/test_undo.py tests/mode/test_threads.py tests/mode/test_left_elsewhere.py",
         ("for step in reversed(self._steps):", "for step in self._steps:"),
         ("if self.is_here:", "if True:"),
@@ -476,7 +476,7 @@ STATE = (
         ("self._threads.clear()", "pass"),
     ),
     *_of(
-        "detmode/environment/process_setting.py",
+        "detmode/process/setting.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
@@ -484,7 +484,7 @@ STATE = (
         ("except Exception as error:", "except ConflictError as error:"),
     ),
     *_of(
-        "detmode/environment/settings.py",
+        "detmode/process/torch_settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
         ("UNSETTLED if FLAG._active or FLAG._waiting else", "UNSETTLED if FLAG._active else"),
@@ -620,7 +620,7 @@ REPORTS = (
         ("    elif gaps:\n", "    elif False:\n"),
     ),
     *_of(
-        "detmode/environment/threads.py",
+        "detmode/process/threads.py",
         "tests/mode/test_other_threads.py",
         ("    _local.followers = followers\n", ""),
     ),
@@ -659,7 +659,7 @@ REPORTS = (
         ("linecache.getline(file, int(line)).strip()", "line"),
     ),
     *_of(
-        "detmode/cuda/files.py",
+        "detmode/process/files.py",
         "tests/test_files.py tests/cuda/test_cache.py",
         ("replace_entry(os.path.realpath(path),", "replace_entry(path,"),
         ("if os.getpid() == owner:", "if True:"),
@@ -821,12 +821,12 @@ MANY_RANKS = (
         ('if launching[-1:] == ["--"]:', "if False:"),
     ),
     *_of(
-        "detmode/environment/callbacks.py",
+        "detmode/process/callbacks.py",
         _RANKS("hooks"),
         ("if not future.done() and", "if False and"),
     ),
     *_of(
-        "detmode/environment/patched.py",
+        "detmode/process/patched.py",
         "tests/test_patched.py",
         ("if self._held(owner) is stand_in.function:", "if True:"),
         ("return (replacement if self.is_active else original)(", "return replacement("),

@@ -12,10 +12,10 @@ import torch
 from detmode.audit.blind_spots import find_unseen
 from detmode.audit.report import AuditReport, Cost
 from detmode.audit.traffic import Floor
-from detmode.environment.settings import deterministic_flag
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.interception import facts_of
+from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings

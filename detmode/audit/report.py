@@ -8,8 +8,8 @@ from typing import Any
 
 from detmode.audit.blind_spots import Unseen, listing_of
 from detmode.audit.blind_spots import text_of as text_of_unseen
-from detmode.environment.checked import checked
-from detmode.environment.text import text_of
+from detmode.process.checked import checked
+from detmode.process.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural
 from detmode.reports.report import Report, ReportRow, head_of, read_json, rows_of
 from detmode.reports.terminal import table

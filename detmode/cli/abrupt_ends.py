@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from detmode.cli.program import AbruptEnd
-from detmode.cuda.undo import Undo
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
+from detmode.process.undo import Undo
 from detmode.reports.page import shortened
 
 _EXEC = ("execv", "execve")

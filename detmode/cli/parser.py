@@ -18,10 +18,10 @@ import detmode
 from detmode.cli.commands import UsageError, certificates, locks, lookup, programs, tables
 from detmode.cli.commands.output import FORMATS
 from detmode.cli.program import die_of
-from detmode.environment import log
+from detmode.process import log
+from detmode.process.spelling import did_you_mean
 from detmode.reports.terminal import has_colour, painted
 from detmode.table.override_option import as_override
-from detmode.table.spelling import did_you_mean
 
 _Command = Callable[[argparse.Namespace, list[str]], int]
 

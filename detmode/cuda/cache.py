@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from detmode.cuda.files import remove_folder, replace_entry
 from detmode.cuda.source import CompileError
+from detmode.process.files import remove_folder, replace_entry
 
 __all__ = ["Kept", "take"]
 

@@ -19,7 +19,7 @@ import torch
 from detmode.cuda.cache import Kept, take
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
-from detmode.cuda.undo import Lock
+from detmode.process.undo import Lock
 
 __all__ = ["extra", "launch_blocks", "unavailable"]
 

@@ -35,7 +35,7 @@ from detmode.distributed.verdict import (
     verdict_on_steps,
     verdict_on_tensors,
 )
-from detmode.environment.dispatch import untraced, without_modes
+from detmode.process.dispatch import untraced, without_modes
 
 _PAUSES = (1e-4, 0.05)
 """The shortest and the longest time between two looks at what has not arrived, in seconds."""

@@ -19,8 +19,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from detmode.cuda.files import replace_file
-from detmode.environment.rank import Rank
+from detmode.process.files import replace_file
+from detmode.process.rank import Rank
 from detmode.reports.report import Report, of_ranks
 from detmode.reports.verdict import ELSEWHERE as ELSEWHERE
 

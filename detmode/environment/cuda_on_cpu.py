@@ -21,8 +21,8 @@ import torch.utils.data
 from torch.amp.autocast_mode import autocast
 from torch.overrides import TorchFunctionMode
 
-from detmode.cuda.undo import Undo
-from detmode.environment.threads import follow_threads
+from detmode.process.threads import follow_threads
+from detmode.process.undo import Undo
 
 _CPU = torch.device("cpu")
 _NAME = "CPU in place of CUDA"

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from detmode.distributed.fixed_buckets import fix_buckets
 from detmode.distributed.one_report import ALONE
-from detmode.environment.dispatch import without_modes
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode, current_mode
+from detmode.process.dispatch import without_modes
 from detmode.reports.report import ACTIONS, Report, of_ranks
 from detmode.reports.terminal import terminal_width
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
-from detmode.cuda.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
-from detmode.environment.dispatch import untraced
 from detmode.mode.decorator import decorated
 from detmode.mode.options import operator_names
+from detmode.process.dispatch import untraced
+from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.sites.forward_memory import forward_memory
 from detmode.table.names import Operator
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from detmode.environment.patched import Patched
-from detmode.environment.process_setting import FLAG
-from detmode.environment.settings import CUDNN_BENCHMARK
+from detmode.process.patched import Patched
+from detmode.process.setting import FLAG
+from detmode.process.torch_settings import CUDNN_BENCHMARK
 from detmode.sites.lines import nearest, site_of
 from detmode.table.call_site import Site
 

@@ -18,12 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from detmode import cuda
-from detmode.cuda.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
-from detmode.environment.callbacks import callbacks_at_once
-from detmode.environment.dispatch import untraced
 from detmode.environment.known import Value
-from detmode.environment.settings import choose_for_block
-from detmode.environment.threads import follow_threads
 from detmode.mode import listed, messages
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
@@ -36,6 +31,11 @@ from detmode.mode.levels import innermost, levels_here, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Guest, Witness
 from detmode.mode.substitution import validations
+from detmode.process.callbacks import callbacks_at_once
+from detmode.process.dispatch import untraced
+from detmode.process.threads import follow_threads
+from detmode.process.torch_settings import choose_for_block
+from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.reports.page import plural
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory

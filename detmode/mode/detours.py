@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from detmode.cuda.undo import Undo
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
+from detmode.process.undo import Undo
 
 Wants = Callable[[str, torch.Tensor], bool]
 """Given the backward operator's name and the input: whether the plain operator is to run."""

@@ -7,7 +7,7 @@ import functools
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.cuda.undo import Undo
+from detmode.process.undo import Undo
 
 
 def take_off(mode: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.environment.dispatch import CompiledInside
+from detmode.process.dispatch import CompiledInside
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _BELOW_MODES = torch._C._dispatch_keyset_full_after(DispatchKey.Python)

@@ -13,7 +13,16 @@ from typing import Any, ClassVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.environment.dispatch import (
+from detmode.mode import messages
+from detmode.mode.decide import Decision, Policy, decide, launcher_missing
+from detmode.mode.detours import Detours
+from detmode.mode.dispatch_stack import acting
+from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
+from detmode.mode.higher_order import with_bodies
+from detmode.mode.options import means_unlisted
+from detmode.mode.row_counter import RowCounter, remedy_for
+from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
+from detmode.process.dispatch import (
     CONJUGATE,
     NEGATIVE,
     CompiledInside,
@@ -24,22 +33,13 @@ from detmode.environment.dispatch import (
     untraced,
     with_tensors,
 )
-from detmode.environment.process_setting import is_flag_on
-from detmode.environment.settings import (
+from detmode.process.setting import is_flag_on
+from detmode.process.torch_settings import (
     UNSETTLED,
     call_if_settled,
     call_natively,
     deterministic_flag,
 )
-from detmode.mode import messages
-from detmode.mode.decide import Decision, Policy, decide, launcher_missing
-from detmode.mode.detours import Detours
-from detmode.mode.dispatch_stack import acting
-from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
-from detmode.mode.higher_order import with_bodies
-from detmode.mode.options import means_unlisted
-from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from detmode.environment.dispatch import carried, carry
+from detmode.process.dispatch import carried, carry
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode

@@ -27,17 +27,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from detmode.cuda.undo import Lock, Undo
-from detmode.environment.dispatch import (
-    CONJUGATE,
-    NEGATIVE,
-    carried,
-    carry,
-    own_calls,
-    resolve_views,
-    set_excluded,
-    untraced,
-)
 from detmode.mode import changed_settings, messages
 from detmode.mode.interception import warn_at
 from detmode.mode.levels import innermost
@@ -52,6 +41,17 @@ from detmode.mode.listed_operators import (
     places,
 )
 from detmode.mode.substitution import on_host
+from detmode.process.dispatch import (
+    CONJUGATE,
+    NEGATIVE,
+    carried,
+    carry,
+    own_calls,
+    resolve_views,
+    set_excluded,
+    untraced,
+)
+from detmode.process.undo import Lock, Undo
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
 from detmode.table.call import Call

@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.cuda.undo import Lock
-from detmode.environment.dispatch import resolve_views, without_modes
 from detmode.mode.messages import with_place
 from detmode.mode.repetition.digests import Digests
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
@@ -33,6 +31,8 @@ from detmode.mode.repetition.tensors import (
     to_digest,
 )
 from detmode.mode.sampling import Run, SampledCalls, rank
+from detmode.process.dispatch import resolve_views, without_modes
+from detmode.process.undo import Lock
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call import Call, tensors_in

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.undo import Lock
-from detmode.environment.process_setting import is_flag_on
 from detmode.mode.decide import Decision
+from detmode.process.setting import is_flag_on
+from detmode.process.undo import Lock
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from detmode.environment.dispatch import trace_paused, untraced, with_tensors
-from detmode.environment.rank import rank_of
 from detmode.mode.repetition.tensors import is_foreign
+from detmode.process.dispatch import trace_paused, untraced, with_tensors
+from detmode.process.rank import rank_of
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from detmode.cuda.undo import Calls
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
+from detmode.process.undo import Calls
 from detmode.table.call import SCALARS, tensors_in
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from detmode.environment.text import in_a_line
+from detmode.process.text import in_a_line
 from detmode.reports.page import Page, plural, working_folder
 from detmode.reports.sarif import file_and_line
 

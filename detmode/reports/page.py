@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from detmode.environment.text import in_a_line
+from detmode.process.text import in_a_line
 from detmode.reports.timeline import Timeline
 from detmode.table.call_site import installed_part
 

@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
-from detmode.environment.checked import checked
-from detmode.environment.rank import named, written
+from detmode.process.checked import checked
+from detmode.process.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
@@ -380,7 +380,7 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
-    from detmode.cuda.files import parsed_json  # with PyTorch, which a report to show needs not
+    from detmode.process.files import parsed_json  # with PyTorch, which a report to show needs not
 
     whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import detmode
-from detmode.environment.text import writable
+from detmode.process.text import writable
 from detmode.reports.page import Page, TableRow, working_folder
 
 _MOST_DIGITS = 9

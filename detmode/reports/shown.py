@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from detmode.environment.text import in_a_line
+from detmode.process.text import in_a_line
 from detmode.reports.github import to_github
 from detmode.reports.page import Page
 from detmode.reports.sarif import to_sarif

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detmode.environment.rank import named
+from detmode.process.rank import named
 from detmode.reports.page import plural
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from detmode.cuda import host
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 
 _LOAD_BYTES = 1 << 26
 _LOAD_LAUNCHES = 16

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 from detmode.reports.page import listed
 from detmode.runs.difference import gaps, unequal
 from detmode.runs.dump_file import CallName, DumpReader

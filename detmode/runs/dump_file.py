@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.elements import once, plain
-from detmode.environment.dispatch import without_modes
-from detmode.environment.text import text_of
 from detmode.mode.repetition.tensors import form_of, has_data, parts
+from detmode.process.dispatch import without_modes
+from detmode.process.text import text_of
 from detmode.runs.trace_file import TraceError, read_head
 from detmode.table.rule_table import resolve
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.files import parsed_json, read_file
+from detmode.process.files import parsed_json, read_file
 
 MOST_BYTES_OF_JSON = 1 << 24
 

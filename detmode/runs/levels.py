@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from detmode.cuda.elements import in_memory, once
-from detmode.environment.dispatch import without_modes
-from detmode.environment.generators import default_generators
 from detmode.mode.repetition.tensors import UNINITIALIZED, is_capturing, is_foreign
+from detmode.process.dispatch import without_modes
+from detmode.process.generators import default_generators
 from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_file import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 
 CELL = 4
 """The bytes of a cell of marked memory, which others write or not as a whole.

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from detmode.environment.dispatch import without_modes
 from detmode.mode.repetition.tensors import is_strided
+from detmode.process.dispatch import without_modes
 from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer
 from detmode.table.overload_info import OverloadInfo

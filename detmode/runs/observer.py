@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.cuda.undo import Undo, tell_if_elsewhere
-from detmode.environment.callbacks import callbacks_at_once
-from detmode.environment.dispatch import (
+from detmode.mode.dispatch_stack import take_off
+from detmode.mode.higher_order import hand_over_to, with_bodies
+from detmode.mode.other_threads import Witness
+from detmode.mode.repetition.tensors import is_foreign
+from detmode.process.callbacks import callbacks_at_once
+from detmode.process.dispatch import (
     caller_of,
     compiled_as_outside,
     resolve_views,
     untraced,
     with_tensors,
 )
-from detmode.environment.settings import IN_MODES
-from detmode.environment.threads import follow_threads
-from detmode.mode.dispatch_stack import take_off
-from detmode.mode.higher_order import hand_over_to, with_bodies
-from detmode.mode.other_threads import Witness
-from detmode.mode.repetition.tensors import is_foreign
+from detmode.process.threads import follow_threads
+from detmode.process.torch_settings import IN_MODES
+from detmode.process.undo import Undo, tell_if_elsewhere
 from detmode.runs import graphs
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer

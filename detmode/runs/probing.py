@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.environment.dispatch import without_modes
 from detmode.mode.options import check_operator
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.mode.repetition.tensors import has_data
+from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
 from detmode.runs.difference import Difference, difference, largest_of
 from detmode.runs.disturbance import Disturbance

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from detmode.environment.lock.drift import drifts
-from detmode.environment.text import in_a_line
+from detmode.process.text import in_a_line
 from detmode.runs.collectives import some_ranks
 from detmode.runs.trace_file import Reader
 from detmode.runs.trace_index import TraceIndex

@@ -12,8 +12,8 @@ from torch import Tensor, distributed
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from detmode.cuda.undo import Lock
-from detmode.environment.dispatch import untraced, without_modes
+from detmode.process.dispatch import untraced, without_modes
+from detmode.process.undo import Lock
 from detmode.runs.levels import named_tensors, state_of
 
 

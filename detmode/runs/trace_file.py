@@ -18,10 +18,10 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detmode.cuda.files import open_file
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.environment.text import text_of
+from detmode.process.files import open_file
+from detmode.process.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.files import read_json
 from detmode.runs.step_range import StepRange

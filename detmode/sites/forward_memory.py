@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from detmode.cuda.undo import Undo
+from detmode.process.undo import Undo
 from detmode.sites.graphs import place_of
 from detmode.sites.lines import (
     backward_site,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import wrapt
 
-from detmode.sites.by_id import ById
+from detmode.process.by_id import ById
 from detmode.sites.cells import place_in
 from detmode.sites.files import is_own, is_users
 from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.environment.dispatch import CompiledInside, autocast_inside, trace_paused
-from detmode.environment.patched import Patched
+from detmode.process.dispatch import CompiledInside, autocast_inside, trace_paused
+from detmode.process.patched import Patched
 from detmode.table.call_site import CallSite
 
 __all__ = ["Observer", "observer", "repeated", "repetition", "repetitions"]

@@ -17,8 +17,8 @@ from detmode.cuda.dtypes import FLOATING as FLOATING
 from detmode.cuda.dtypes import INTEGRAL as INTEGRAL
 from detmode.cuda.dtypes import REDUCED as REDUCED
 from detmode.environment import nccl
-from detmode.environment.process_setting import FILL, is_flag_on
-from detmode.environment.versions import parse_version
+from detmode.process.setting import FILL, is_flag_on
+from detmode.process.versions import parse_version
 from detmode.table.call import Call
 from detmode.table.reductions import has_an_order
 from detmode.table.values import Value, check_name

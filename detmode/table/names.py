@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from detmode.table.spelling import did_you_mean
+from detmode.process.spelling import did_you_mean
 
 Operator: TypeAlias = str | OpOverload | OpOverloadPacket
 """An operator as users name it: by text, or as an object of ``torch.ops``."""

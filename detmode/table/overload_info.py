@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.environment.dispatch import caller_of, is_foreign
+from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.call import signature_of, tensors_in
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import FamilyRule

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 from detmode.table.conditions import ALWAYS, Condition
 from detmode.table.values import Value, check_name
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import torch
 
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 from detmode.table.names import matches, misnamed, overloads_of
 from detmode.table.rule import Rule
 from detmode.table.values import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.table.rule_table import resolve
 
 

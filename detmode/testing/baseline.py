@@ -59,7 +59,10 @@ def read(path: Path) -> frozenset[Key]:
     Raises:
         BaselineError: there is no such file, or it is not a baseline.
     """
-    from detmode.cuda.files import parsed_json, read_file  # with PyTorch, which a suite has by now
+    from detmode.process.files import (  # with PyTorch, which a suite has by now
+        parsed_json,
+        read_file,
+    )
 
     try:
         data = parsed_json(read_file(path, _MOST_BYTES))
@@ -106,7 +109,7 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     ]
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
     text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
-    from detmode.cuda.files import replace_file  # with PyTorch, which a suite has by now
+    from detmode.process.files import replace_file  # with PyTorch, which a suite has by now
 
     try:
         replace_file(path, text.encode())

@@ -361,7 +361,7 @@ class _Suite:
         return f"wrote {len(keys)} to {self._file}{kept}"
 
     def _write_sarif(self, session: pytest.Session, file: Path) -> str:
-        from detmode.cuda.files import replace_file
+        from detmode.process.files import replace_file
         from detmode.reports.report import Report
 
         new = self._new()

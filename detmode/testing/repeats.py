@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.elements import in_memory
-from detmode.cuda.files import temporary_folder
-from detmode.environment.dispatch import without_modes
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.mode.repetition.tensors import parts
+from detmode.process.dispatch import without_modes
+from detmode.process.files import temporary_folder
 from detmode.runs.comparison import Comparison
 from detmode.runs.diff import diff_traces
 from detmode.runs.difference import gaps, unequal

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import cuda
-from detmode.environment.dispatch import (
+from detmode.mode.higher_order import hand_over_to, with_bodies
+from detmode.process.dispatch import (
     CompiledInside,
     autocast_inside,
     caller_of,
@@ -21,7 +22,6 @@ from detmode.environment.dispatch import (
     with_tensors,
     without_modes,
 )
-from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.table.overload_info import NEW_MEMORY
 from detmode.testing.repeats import (
     Run,

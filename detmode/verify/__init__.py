@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from detmode import cuda
+from detmode.process.spelling import did_you_mean
 from detmode.reports.progress import progress
 from detmode.rules import families
-from detmode.table.spelling import did_you_mean
 from detmode.verify.cases import Case, cases, name_of
 from detmode.verify.claims import NotCheckedError, check_bits, check_races, check_truth
 from detmode.verify.special_values import check_special_values, values_for

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
 from detmode.table.overload_info import OverloadInfo

@@ -17,8 +17,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import host
-from detmode.environment.settings import deterministic_flag
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.torch_settings import deterministic_flag
 from detmode.runs import difference
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample

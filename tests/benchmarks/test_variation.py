@@ -11,7 +11,7 @@ import variation
 from variation import NOT_MEASURED, Line, Results, measure
 
 from detmode import DeterministicMode
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.table.maker import Maker
 from detmode.table.samples import Sample
 from detmode.verify.cases import Case, call

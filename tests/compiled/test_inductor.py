@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from detmode import DeterministicMode
 from detmode.compiled import hooks, lowering, timing
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 
 pytestmark = [
     # PyTorch's compilers warn of much that no test is about, and of more in each version.

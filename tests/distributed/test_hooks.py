@@ -10,8 +10,8 @@ import torch
 from processes import run_ranks
 from torch import distributed
 
-from detmode.cuda.undo import Undo
-from detmode.environment.callbacks import callbacks_at_once
+from detmode.process.callbacks import callbacks_at_once
+from detmode.process.undo import Undo
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detmode.distributed.one_report import ALONE, DIED, ELSEWHERE, LATE, OneReport
-from detmode.environment.rank import Rank, named, rank_of
+from detmode.process.rank import Rank, named, rank_of
 from detmode.reports.report import Report, ReportRow
 
 ROW = ReportRow("aten::put_.default", "put", "warn", None, "put_", 3, "train.py:7", "Net.head")

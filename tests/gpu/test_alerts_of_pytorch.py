@@ -5,9 +5,9 @@ from functools import cache
 import pytest
 import torch
 
-from detmode.environment.settings import deterministic_flag
-from detmode.environment.versions import parse_version
 from detmode.mode.messages import alert_text
+from detmode.process.torch_settings import deterministic_flag
+from detmode.process.versions import parse_version
 from detmode.rules import default_rules, families
 from detmode.table.rule import CUBLAS
 from detmode.table.rule_table import FamilyRule, resolve

@@ -19,11 +19,11 @@ from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
 from detmode.compiled.current import thread
-from detmode.cuda.undo import _locks
-from detmode.environment.dispatch import own_calls
-from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import STAND_INS
 from detmode.mode.substitution import validations
+from detmode.process.dispatch import own_calls
+from detmode.process.setting import all_settings, native_calls
+from detmode.process.undo import _locks
 from detmode.sites.forward_memory import forward_memory
 
 x = torch.ones(4)

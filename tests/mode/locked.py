@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 
-from detmode.cuda.undo import Calls, Lock, Undo
+from detmode.process.undo import Calls, Lock, Undo
 
 lock, calls = Lock(), Calls()
 changes: list[int] = []

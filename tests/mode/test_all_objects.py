@@ -6,8 +6,8 @@ import pytest
 from programs import Other, actions, cumsum, put
 
 from detmode import allow
-from detmode.environment import process_setting
-from detmode.environment.settings import call_natively
+from detmode.process import setting as process_setting
+from detmode.process.torch_settings import call_natively
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
 from detmode.compiled.current import thread
-from detmode.environment.dispatch import carry
-from detmode.environment.process_setting import FILL, holding
-from detmode.environment.settings import deterministic_flag
 from detmode.mode import levels
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
+from detmode.process.dispatch import carry
+from detmode.process.setting import FILL, holding
+from detmode.process.torch_settings import deterministic_flag
 
 x = torch.ones(4)
 SCAN = ("aten::cumsum.default", "native", 1)
@@ -335,7 +335,7 @@ def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
 @pytest.mark.parametrize(
     "name",
     [
-        "detmode.environment.settings.CUDNN_BENCHMARK.choose",
+        "detmode.process.torch_settings.CUDNN_BENCHMARK.choose",
         "torch.utils._python_dispatch.TorchDispatchMode.__enter__",
         "detmode.mode.deterministic_mode.Detours",
         "detmode.cuda.host.choose_schedule",

@@ -12,8 +12,8 @@ from torch.utils import _python_dispatch as dispatch
 
 from detmode import allow, record
 from detmode.cuda import host
-from detmode.environment.dispatch import without_modes
 from detmode.mode.deterministic_mode import current_mode
+from detmode.process.dispatch import without_modes
 from detmode.runs.trace_file import Reader
 
 SAID = "a block was entered in one thread and left in another"

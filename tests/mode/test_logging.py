@@ -8,8 +8,8 @@ import torch
 from programs import cumsum, histc, image, index_add, put
 
 from detmode import DeterminismWarning
-from detmode.environment import log
-from detmode.environment.log import FIELDS
+from detmode.process import log
+from detmode.process.log import FIELDS
 
 BECAUSE = "atomic additions"
 

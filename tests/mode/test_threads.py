@@ -15,10 +15,10 @@ import torch
 from programs import Other
 
 import detmode
-from detmode.cuda.undo import Lock
-from detmode.environment import process_setting
-from detmode.environment.process_setting import holding
-from detmode.environment.settings import FILL, FLAG, call_natively, deterministic_flag
+from detmode.process import setting as process_setting
+from detmode.process.setting import holding
+from detmode.process.torch_settings import FILL, FLAG, call_natively, deterministic_flag
+from detmode.process.undo import Lock
 
 WAITS = 0.05
 
@@ -216,7 +216,7 @@ def test_there_are_no_other_locks():
         if re.search(r"(threading|_thread)\.R?Lock\b", file.read_text())
     }
     command_line = {"cli/commands/programs.py", "reports/progress.py"}
-    assert own == command_line | {"cuda/undo.py", "sites/observers.py"}
+    assert own == command_line | {"process/undo.py", "sites/observers.py"}
 
 
 THREADS = """

@@ -6,7 +6,7 @@ import gc
 import pytest
 from programs import in_another_thread
 
-from detmode.cuda.undo import Calls, Undo
+from detmode.process.undo import Calls, Undo
 
 
 def test_the_last_change_is_undone_first():

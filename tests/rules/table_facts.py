@@ -13,9 +13,9 @@ from typing import Any
 import selection
 import torch
 
-from detmode.cuda.undo import Undo
-from detmode.environment.settings import FILL, FLAG
-from detmode.environment.versions import parse_version
+from detmode.process.torch_settings import FILL, FLAG
+from detmode.process.undo import Undo
+from detmode.process.versions import parse_version
 from detmode.rules import families, family_table
 from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo

@@ -3,7 +3,7 @@
 import pytest
 import table_facts as facts
 
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 from detmode.table.rule import CUBLAS, Refuse, Rule
 from detmode.table.rule_table import FamilyRule
 

@@ -5,7 +5,7 @@ import json
 import table_facts as facts
 import torch
 
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 from detmode.table.rule import Allow
 
 CENSUS = json.loads((facts.TESTS / "facts" / "atomics.json").read_text(encoding="utf-8"))

@@ -18,8 +18,8 @@ from torchvision_operators import FAMILIES, INSTALLED, operators
 
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute
 from detmode.cuda import host, unavailable
-from detmode.environment.settings import deterministic_flag
 from detmode.mode.messages import alert_text
+from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import default_rules, family_table
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, matching_row, samples_of, tensors_of

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from detmode import DeterministicMode
-from detmode.environment.versions import parse_version
 from detmode.mode.deterministic_mode import DeterminismWarning
 from detmode.mode.messages import alert_text
+from detmode.process.versions import parse_version
 from detmode.table import rule_table as table
 from detmode.table.rule import CUBLAS, Rule
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from detmode.cli.commands import UsageError
 from detmode.cli.commands.output import check_output, form_of, give
-from detmode.table.spelling import did_you_mean
+from detmode.process.spelling import did_you_mean
 
 
 def certify(options: argparse.Namespace, arguments: list[str]) -> int:

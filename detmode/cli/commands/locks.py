@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from detmode.cli.commands import UsageError
 from detmode.environment.nccl import EXCLUDING
-from detmode.environment.rank import rank_of
+from detmode.process.rank import rank_of
 from detmode.reports.page import plural, shortened
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def rules(options: argparse.Namespace, arguments: list[str]) -> int:
     """Print the rule table."""
     check_output(options)
-    from detmode.environment.versions import SUPPORTED, VERSIONS, parse_version
+    from detmode.process.versions import SUPPORTED, VERSIONS, parse_version
     from detmode.rules import default_rules
 
     table = default_rules()

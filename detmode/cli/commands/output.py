@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from detmode.cli.commands import UsageError
 from detmode.cli.streams import say, write
-from detmode.environment.text import in_a_line, writable
+from detmode.process.text import in_a_line, writable
 from detmode.reports.page import shortened
 from detmode.reports.terminal import (
     has_colour,
@@ -217,7 +217,7 @@ def _write(path: Path, text: str) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return
-    from detmode.cuda.files import replace_file  # with PyTorch, which most commands have by now
+    from detmode.process.files import replace_file  # with PyTorch, which most commands have by now
 
     try:
         replace_file(path, content)
@@ -230,7 +230,7 @@ def _keep(content: bytes, suffix: str) -> str:
     """Write what cannot be written where it was asked for, so that a run is not lost; say where."""
     import tempfile  # with the first such file
 
-    from detmode.cuda.files import replace_file
+    from detmode.process.files import replace_file
 
     try:
         path = Path(tempfile.gettempdir(), f"detmode-{os.urandom(4).hex()}{suffix}")
@@ -276,7 +276,7 @@ def rows_as_asked(
 
 def _cell(row: Mapping[str, Any], column: str, colour: bool) -> str:
     if column == "versions":
-        from detmode.environment.versions import version_range
+        from detmode.process.versions import version_range
 
         return version_range(row["since"], row["until"])
     key = "error_over_aten" if column == "error / ATen's" else column

@@ -33,7 +33,7 @@ from detmode.cli.launchers import under_detmode
 from detmode.cli.program import AbruptEnd, Program, die_of, exit_status, failure_of, lacks_cuda
 from detmode.cli.streams import flush, say
 from detmode.cli.termination import when_terminated
-from detmode.environment.rank import rank_of
+from detmode.process.rank import rank_of
 from detmode.reports.page import shortened
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch.multiprocessing
 
 from detmode.cli.termination import when_terminated
 from detmode.distributed.one_report import DIED, Folder
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
 from detmode.reports.report import Report, of_ranks
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from detmode.cuda.host.limit import limited
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
-from detmode.cuda.undo import Undo
+from detmode.process.undo import Undo
 
 __all__ = [
     "MOST_SHARED",

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from detmode.cuda.cache import Kept, take
-from detmode.cuda.files import temporary_folder
 from detmode.cuda.host.toolchain import Compiler, require_compiler
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
-from detmode.cuda.undo import Lock
+from detmode.process.files import temporary_folder
+from detmode.process.undo import Lock
 
 __all__ = [
     "Build",

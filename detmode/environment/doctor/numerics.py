@@ -10,7 +10,7 @@ import torch
 from detmode.environment import known
 from detmode.environment.doctor.finding import Finding, Look, variable
 from detmode.environment.inductor import OPTIONS, Option, value_of
-from detmode.environment.versions import parse_version
+from detmode.process.versions import parse_version
 
 _FIXED_WORKSPACES = (":4096:8", ":16:8")
 

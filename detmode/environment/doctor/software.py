@@ -11,7 +11,7 @@ import torch
 
 from detmode import cuda
 from detmode.environment.doctor.finding import Finding, Look
-from detmode.environment.versions import SUPPORTED, VERSIONS, parse_version
+from detmode.process.versions import SUPPORTED, VERSIONS, parse_version
 
 
 def _pytorch() -> Iterator[Finding]:

@@ -16,13 +16,14 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from detmode.environment import generators, known
-from detmode.environment.dispatch import untraced, without_modes
+from detmode.environment import known
 from detmode.environment.known import Value
 from detmode.environment.lock import autotuners
 from detmode.environment.lock.drift import Drift, DriftError, drift, drifts
 from detmode.environment.lock.lock_file import LockFile
-from detmode.environment.patched import Patched
+from detmode.process import generators
+from detmode.process.dispatch import untraced, without_modes
+from detmode.process.patched import Patched
 
 _AT_END = ("compiler_options", "generators", "settings_at_end")
 """The sections that are compared when the program has ended."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from detmode.environment.known import Value, how_to_set
 from detmode.environment.lock.lock_file import LockFile
-from detmode.environment.text import in_a_line
+from detmode.process.text import in_a_line
 
 _ABSENT = {
     "variables": "not set",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.files import read_file, replace_file
 from detmode.environment.known import Value
+from detmode.process.files import read_file, replace_file
 
 NAME = "detmode.lock"
 FORMAT = 1

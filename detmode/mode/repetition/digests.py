@@ -16,7 +16,7 @@ from torch import Tensor
 
 from detmode.cuda.digest import add_digest, add_digests, finish_digests
 from detmode.cuda.elements import in_memory, once
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 
 STAGED_BYTES = 1 << 22
 """The most CPU bytes that wait to be digested."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from detmode.environment.generators import default_generators
+from detmode.process.generators import default_generators
 from detmode.table.call import tensors_in
 from detmode.table.overload_info import OverloadInfo
 

@@ -9,7 +9,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from detmode.cuda.elements import plain
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 
 _NO_DISPATCH = Tensor.__torch_dispatch__
 UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)

@@ -11,7 +11,7 @@ from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 
 
 @checks_all

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.environment.settings import deterministic_flag
+from detmode.process.torch_settings import deterministic_flag
 from detmode.table.unalerted import WithoutFlag
 
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}

@@ -15,7 +15,7 @@ from typing import Any
 from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
-from detmode.environment.dispatch import without_modes
+from detmode.process.dispatch import without_modes
 from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "certify"]

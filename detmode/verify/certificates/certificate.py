@@ -10,8 +10,8 @@ from enum import Enum
 import torch
 from tabulate import tabulate
 
-from detmode.cuda.files import parsed_json
-from detmode.environment.checked import checked
+from detmode.process.checked import checked
+from detmode.process.files import parsed_json
 from detmode.runs.difference import same_bits
 from detmode.table.values import Value
 

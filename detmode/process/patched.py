@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from detmode.cuda.undo import Lock, Undo
+from detmode.process.undo import Lock, Undo
 
 _ABSENT = object()
 """In place of an attribute that the object itself does not have."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from detmode.cuda.undo import Calls, Lock, Undo
+from detmode.process.undo import Calls, Lock, Undo
 
 T = TypeVar("T")
 

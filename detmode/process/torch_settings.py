@@ -13,8 +13,7 @@ import torch
 import wrapt
 from torch.utils import _python_dispatch
 
-from detmode.cuda.undo import Undo
-from detmode.environment.process_setting import (
+from detmode.process.setting import (
     FILL,
     FLAG,
     Setting,
@@ -22,6 +21,7 @@ from detmode.environment.process_setting import (
     is_flag_on,
     native_calls,
 )
+from detmode.process.undo import Undo
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from itertools import repeat
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from detmode.environment.text import text_of
+from detmode.process.text import text_of
 
 _MOST = 1 << 63
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.undo import Undo
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
+from detmode.process.undo import Undo
 
 _SENT_OR_RECEIVED = (12, 13, 14)
 """PyTorch's numbers of point-to-point operations: another one may have to begin meanwhile."""

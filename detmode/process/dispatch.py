@@ -14,9 +14,9 @@ import torch
 from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from detmode.cuda.undo import Calls, Undo
-from detmode.environment.threads import note_thread
-from detmode.environment.versions import parse_version
+from detmode.process.threads import note_thread
+from detmode.process.undo import Calls, Undo
+from detmode.process.versions import parse_version
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import TypeAlias
 
-from detmode.cuda.undo import Undo
-from detmode.environment.patched import Patched
+from detmode.process.patched import Patched
+from detmode.process.undo import Undo
 
 Follower: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Makes the block that is to be open while a thread runs; called in that thread."""
