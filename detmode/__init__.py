@@ -26,7 +26,6 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 _ALIASES = {
-    "auditing": "audit",
     "conditions": "table.conditions",
     "doctor": "environment.doctor",
     "pytest_plugin": "testing.pytest_plugin",

@@ -4,7 +4,6 @@ from . import cuda as cuda
 from . import distributed as distributed
 from . import rules as rules
 from . import testing as testing
-from .audit import audit
 from .distributed.check import RankError, check_ranks
 from .environment import doctor as doctor
 from .environment.seeding import (
@@ -15,6 +14,7 @@ from .environment.seeding import (
     set_rng_state,
 )
 from .mode.allow import allow
+from .mode.audit import audit
 from .mode.deterministic_mode import DeterminismWarning, DeterministicMode
 from .mode.recheck import RecheckError
 from .mode.torch_api import (

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import detmode
 from detmode import DeterministicMode, Report
-from detmode.audit.report import AuditReport
 from detmode.environment.lock.drift import differences
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.mode.audit.report import AuditReport
 from detmode.testing import baseline
 from detmode.verify.certificates import Certificate
 

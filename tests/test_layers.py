@@ -10,23 +10,25 @@ import detmode
 
 PACKAGE = Path(detmode.__file__).parent
 FLOORS = (
-    ("cli",),
-    ("integrations",),
-    ("testing",),
-    ("audit", "verify", "runs"),
-    ("distributed",),
-    ("compiled",),
-    ("mode",),
-    ("rules",),
-    ("reports",),
-    ("sites",),
-    ("table",),
-    ("environment",),
-    ("cuda",),
+    "cli",
+    "testing",
+    "integrations",
+    "verify",
+    "runs",
+    "distributed",
+    "mode",
+    "rules",
+    "reports",
+    "sites",
+    "table",
+    "environment",
+    "bits",
+    "cuda",
+    "process",
 )
-"""From the top to the bottom; a folder may import those of its own floor and of those below."""
+"""From the top to the bottom; a folder may import itself and those below it."""
 
-FLOOR = {folder: number for number, floor in enumerate(FLOORS) for folder in floor}
+FLOOR = {folder: number for number, folder in enumerate(FLOORS)}
 TOP = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
 
 

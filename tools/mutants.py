@@ -690,18 +690,18 @@ _COMPILED = "tests/compiled/test_{}.py".format
 
 COMPILED = (
     *_of(
-        "detmode/compiled/hooks.py",
+        "detmode/mode/compiled/hooks.py",
         f"{_COMPILED('compiled')} {_COMPILED('loading')}",
         ("install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))", "pass"),
         ("        _forget_deterministic_code()\n", ""),
     ),
     *_of(
-        "detmode/compiled/current.py",
+        "detmode/mode/compiled/current.py",
         _COMPILED("compiled"),
         ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
     ),
     *_of(
-        "detmode/compiled/lowering.py",
+        "detmode/mode/compiled/lowering.py",
         f"{_COMPILED('compiled')} {_COMPILED('inductor')} {_COMPILED('versions_and_caches')}",
         ("return written not in others and further(node)", "return further(node)"),
         ('if "upsample" in func._opname or _stays_whole(mode, func):', "if False:"),
@@ -710,7 +710,7 @@ COMPILED = (
         ('mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),', ""),
     ),
     *_of(
-        "detmode/compiled/timing.py",
+        "detmode/mode/compiled/timing.py",
         _COMPILED("inductor"),
         ("if option.name in given and given[option.name] == option.timed:", "if False:"),
         ('if len(getattr(kernel, "configs", ())) > 1:', "if False:"),

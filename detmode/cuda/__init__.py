@@ -1,6 +1,7 @@
 """CUDA kernels from one `.cu` source: on a GPU through CuPy, on the host through the host runner.
 
-This package knows no operator. Importing it imports neither CuPy nor a compiler.
+It may import :mod:`detmode.process`, and knows no operator. Importing it imports neither CuPy nor a
+compiler.
 """
 
 from detmode.cuda import host

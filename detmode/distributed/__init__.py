@@ -1,6 +1,6 @@
 """Many ranks: their one report, what is compared across them, and what depends on their number.
 
-It may import :mod:`detmode.compiled` and what is below; nothing here is imported before it is used,
+It may import :mod:`detmode.mode` and what is below; nothing here is imported before it is used,
 because :mod:`torch.distributed` is.
 """
 

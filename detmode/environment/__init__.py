@@ -1,6 +1,6 @@
 """Everything besides its code that a program's bits depend on: settings, seeds, NCCL, versions.
 
-It may import :mod:`detmode.cuda`. It knows neither rules nor calls.
+It may import :mod:`detmode.bits` and what is below. It knows neither rules nor calls.
 """
 
 import lazy_loader

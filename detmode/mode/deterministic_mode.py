@@ -406,7 +406,7 @@ def _follow_compilation() -> None:
     That takes seconds, and most programs compile nothing.
     """
     # By name: compiled code is built upon the mode, which only starts it.
-    wrapt.register_post_import_hook("detmode.compiled.hooks:install", "torch._dynamo")
+    wrapt.register_post_import_hook("detmode.mode.compiled.hooks:install", "torch._dynamo")
 
 
 def current_mode() -> DeterministicMode | None:

@@ -1,7 +1,6 @@
 """``detmode verify``: every claim of every family on this machine, as a matrix.
 
-It may import :mod:`detmode.mode` and what is below, and what compares bytes in
-:mod:`detmode.runs`. It knows no operator by name.
+It may import :mod:`detmode.runs` and what is below. It knows no operator by name.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from compiled import COMPILED, ONE, OURS, PLAIN, SIDES, WHOLE, Figures
 from timing import Spread
 
-from detmode.compiled import hooks
+from detmode.mode.compiled import hooks
 
 pytestmark = [
     pytest.mark.usefixtures("clock"),

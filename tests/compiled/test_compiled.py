@@ -17,7 +17,7 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
 from detmode import DeterministicMode, Native, Rule, allow, default_rules
-from detmode.compiled import hooks, lowering
+from detmode.mode.compiled import hooks, lowering
 from detmode.sites.graphs import text_of
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits

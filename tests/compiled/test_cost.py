@@ -8,7 +8,7 @@ import torch._inductor.config as inductor
 from torch._dynamo import convert_frame
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, audit, default_rules
-from detmode.compiled import hooks
+from detmode.mode.compiled import hooks
 from detmode.table.rule_table import TORCH_VERSION
 
 pytestmark = [

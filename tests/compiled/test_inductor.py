@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from detmode import DeterministicMode
-from detmode.compiled import hooks, lowering, timing
+from detmode.mode.compiled import hooks, lowering, timing
 from detmode.process.versions import parse_version
 
 pytestmark = [

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode import DeterministicMode, diff, record
-from detmode.audit import Audit
+from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
 from detmode.testing.reproducible import _Filled

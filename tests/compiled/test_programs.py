@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 )
 
 from detmode import DeterministicMode, allow
-from detmode.compiled import hooks, lowering
+from detmode.mode.compiled import hooks, lowering
 from detmode.verify.claims import same_bits
 
 # The compiler warns, of Python and of itself, by version.

@@ -12,7 +12,7 @@ from gpu_calls import poison
 from timing import tensors_of as tensors_in
 
 from detmode import DeterministicMode
-from detmode.compiled import hooks
+from detmode.mode.compiled import hooks
 from detmode.verify.claims import same_bits
 
 pytestmark = [

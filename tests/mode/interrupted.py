@@ -18,7 +18,7 @@ from programs import rule
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
-from detmode.compiled.current import thread
+from detmode.mode.compiled.current import thread
 from detmode.mode.detours import STAND_INS
 from detmode.mode.substitution import validations
 from detmode.process.dispatch import own_calls

@@ -11,8 +11,8 @@ from torch import nn
 
 import detmode
 from detmode import Native, Refuse, Report, RuleTable, Substitute
-from detmode.audit import Audit, AuditReport
-from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
+from detmode.mode.audit import Audit, AuditReport
+from detmode.mode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, families
 from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve

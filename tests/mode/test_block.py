@@ -16,8 +16,8 @@ from programs import Other, Seen, actions, cumsum, in_another_thread, put
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
-from detmode.compiled.current import thread
 from detmode.mode import levels
+from detmode.mode.compiled.current import thread
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
 from detmode.process.dispatch import carry

@@ -19,7 +19,7 @@ from detmode import (
     Substitute,
     default_rules,
 )
-from detmode.audit import Audit
+from detmode.mode.audit import Audit
 from detmode.table.conditions import Condition, argument, on
 from detmode.testing.suite import CheckedMode
 

@@ -41,8 +41,7 @@ import detmode.verify
 runs = [name for name in sys.modules if "detmode.runs" in name]
 assert runs == ["detmode.runs", "detmode.runs.difference"], runs
 
-import detmode.audit.report
-assert (detmode.audit.__name__, detmode.audit.__module__) == ("audit", "detmode.audit")
+assert detmode.audit.__module__ == "detmode.mode.audit"
 assert detmode.audit(lambda: None).raises is False
 
 before = set(sys.modules)
@@ -69,9 +68,8 @@ def test_a_new_process():
     The heavy parts of torch come when a program needs them, not with a mode, which sets the option
     of Inductor when that is loaded inside its block; a module that needs no PyTorch, such as the
     plugin of pytest, imports none. ``detmode verify`` compares bytes, and imports nothing that
-    records, compares or probes. ``detmode.audit`` is the function, also after a module of the
-    folder was imported. The log is set up. A block that a generator still holds when Python ends
-    is left without a word.
+    records, compares or probes. The log is set up. A block that a generator still holds when Python
+    ends is left without a word.
     """
     ended = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

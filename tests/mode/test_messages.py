@@ -15,8 +15,8 @@ from detmode import (
     Refuse,
     allow,
 )
-from detmode.audit import Audit
 from detmode.mode import messages
+from detmode.mode.audit import Audit
 from detmode.table.rule import CUBLAS
 
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import detmode
 from detmode import DeterminismWarning, Report, ReportRow, allow
-from detmode.audit import AuditReport
+from detmode.mode.audit import AuditReport
 from detmode.sites import lines
 from detmode.sites.graphs import INTERPRETER
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.audit.traffic import Floor, size_of
+from detmode.mode.audit.traffic import Floor, size_of
 
 
 class Floors(TorchDispatchMode):

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from detmode import DeterministicMode
-from detmode.audit import Audit
+from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from detmode.runs.recording import record
 from detmode.testing.reproducible import _Filled

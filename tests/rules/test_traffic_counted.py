@@ -13,7 +13,7 @@ import torch
 from selection import cases, families
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.audit.traffic import Floor, size_of
+from detmode.mode.audit.traffic import Floor, size_of
 from detmode.table.call import Signature
 from detmode.table.rule import Rule, Substitute
 from detmode.table.rule_table import resolve

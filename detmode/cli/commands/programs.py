@@ -256,8 +256,8 @@ def audit(options: argparse.Namespace, arguments: list[str]) -> int:
     """Run a program on the CPU, and report what the mode would do on CUDA."""
     policy = _policy(options)
     program = _prepared(options, arguments)
-    from detmode.audit import Audit
     from detmode.cli.execution import execute, stdout_on_stderr
+    from detmode.mode.audit import Audit
 
     with _usage_errors():
         mode = Audit(**policy)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detmode.audit.mode import Audit
-from detmode.audit.report import AuditReport
+from detmode.mode.audit.mode import Audit
+from detmode.mode.audit.report import AuditReport
 
 __all__ = ["Audit", "AuditReport", "audit"]
 
@@ -21,8 +21,8 @@ def audit(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditReport:
     the results are those of the CPU. Backward is reported if ``fn`` runs it.
 
     Returns:
-        An :class:`~detmode.audit.AuditReport`: the action that ``DeterministicMode()`` would take
-        at each site, the bytes that it adds, and what an audit cannot see.
+        An :class:`~detmode.mode.audit.AuditReport`: the action that ``DeterministicMode()`` would
+        take at each site, the bytes that it adds, and what an audit cannot see.
 
     Raises:
         Exception: whatever ``fn`` itself raises.

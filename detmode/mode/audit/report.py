@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from detmode.audit.blind_spots import Unseen, listing_of
-from detmode.audit.blind_spots import text_of as text_of_unseen
+from detmode.mode.audit.blind_spots import Unseen, listing_of
+from detmode.mode.audit.blind_spots import text_of as text_of_unseen
 from detmode.process.checked import checked
 from detmode.process.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural

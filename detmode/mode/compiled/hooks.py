@@ -26,9 +26,9 @@ from torch._dynamo.source import AttrSource
 from torch.utils._python_dispatch import BaseTorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from detmode.compiled import timing
-from detmode.compiled.current import CAN_COMPILE, thread
-from detmode.compiled.lowering import keeping_whole
+from detmode.mode.compiled import timing
+from detmode.mode.compiled.current import CAN_COMPILE, thread
+from detmode.mode.compiled.lowering import keeping_whole
 from detmode.sites.graphs import has_line, note_root
 from detmode.sites.lines import WRAPPERS, nearest, nearest_place, site_of, surroundings
 from detmode.table.call_site import CallSite

@@ -28,8 +28,8 @@ from torch._functorch._aot_autograd.schemas import AOTConfig
 from torch._library.utils import get_layout_constraint_tag, is_builtin
 from torch.utils._pytree import tree_leaves
 
-from detmode.compiled import timing
-from detmode.compiled.current import AT_ONCE, key_of, thread
+from detmode.mode.compiled import timing
+from detmode.mode.compiled.current import AT_ONCE, key_of, thread
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
 from detmode.table.markers import FLEX_ATTENTION_BACKWARD
