@@ -21,7 +21,8 @@ from timing import Spread
 from torch.utils.benchmark import Timer
 
 from detmode import DeterministicMode, cuda
-from detmode.cuda import digest, launch
+from detmode.bits import digest
+from detmode.cuda import launch
 from detmode.mode.decide import Decision
 from detmode.mode.row_counter import RowCounter
 from detmode.rules import default_rules

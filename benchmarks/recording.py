@@ -28,7 +28,7 @@ from timing import Clock, Timed, copy_bandwidth, interleaved
 from torch import nn
 
 from detmode import record
-from detmode.cuda.digest import add_digest
+from detmode.bits.digest import add_digest
 
 TARGET = 0.5
 """The share of the copy's bandwidth that the digest is to have of more than a GPU's cache."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import timer
 
-from detmode.mode.repetition.tensors import parts
+from detmode.bits.tensors import parts
 
 PATIENCE = 2.0
 """Seconds that one thing may take beside others: those of a round trip to the CPU are many."""

@@ -26,7 +26,7 @@ from provenance import ROOT, Measured, add_options, provenance
 from sides import DeviceMaker
 
 from detmode import cuda
-from detmode.cuda.digest import add_digest
+from detmode.bits.digest import add_digest
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
 from detmode.table.rule_table import resolve

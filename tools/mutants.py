@@ -576,7 +576,7 @@ RUNS = (
         ("at = (anchor[0] + 1, anchor[1] + 1)", "at = anchor"),
     ),
     *_of(
-        "detmode/runs/difference.py",
+        "detmode/bits/difference.py",
         "tests/runs/test_dumps.py tests/test_testing.py",
         ("(bytes_of_one != bytes_of_other).any(1)", "(bytes_of_one != bytes_of_other).all(1)"),
     ),

@@ -76,7 +76,7 @@ def fetched(version: str) -> Path:
 def sources() -> dict[str, Source]:
     """All sources of the package and of the tests that a GPU runs, by file."""
     import detmode.cuda
-    from detmode.cuda import digest
+    from detmode.bits import digest
     from detmode.mode.warm import kernels
 
     for folder in (TESTS, TESTS.parent):

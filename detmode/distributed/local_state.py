@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from detmode.cuda.digest import add_digest, add_digests
+from detmode.bits.digest import add_digest, add_digests
 from detmode.cuda.elements import plain
 
 WHOLE = "whole"

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.bits.tensors import is_foreign
 from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.levels import innermost
-from detmode.mode.repetition.tensors import is_foreign
 from detmode.process.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
 from detmode.process.undo import Undo
 from detmode.reports.page import plural

@@ -18,11 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.mode.messages import with_place
-from detmode.mode.repetition.digests import Digests
-from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
-from detmode.mode.repetition.snapshot import CannotCopyError
-from detmode.mode.repetition.tensors import (
+from detmode.bits.digest_batches import Digests
+from detmode.bits.tensors import (
     as_bytes,
     form_of,
     has_data,
@@ -30,6 +27,9 @@ from detmode.mode.repetition.tensors import (
     is_strided,
     to_digest,
 )
+from detmode.mode.messages import with_place
+from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
+from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.mode.sampling import Run, SampledCalls, rank
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.undo import Lock

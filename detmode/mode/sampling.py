@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
-from detmode.mode.repetition.tensors import is_foreign
+from detmode.bits.tensors import is_foreign
 from detmode.process.dispatch import trace_paused, untraced, with_tensors
 from detmode.process.rank import rank_of
 from detmode.table.overload_info import OverloadInfo

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from detmode.bits.tensors import is_capturing
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockFile
 from detmode.mode.levels import innermost
-from detmode.mode.repetition.tensors import is_capturing
 from detmode.process.generators import digest_of, digests
 
 _LONG = 200

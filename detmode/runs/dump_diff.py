@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.bits.difference import gaps, unequal
 from detmode.process.dispatch import without_modes
 from detmode.reports.page import listed
-from detmode.runs.difference import gaps, unequal
 from detmode.runs.dump_file import CallName, DumpReader
 
 OTHER_SIGN = "other sign"

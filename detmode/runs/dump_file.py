@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.bits.tensors import form_of, has_data, parts
 from detmode.cuda.elements import once, plain
-from detmode.mode.repetition.tensors import form_of, has_data, parts
 from detmode.process.dispatch import without_modes
 from detmode.process.text import text_of
 from detmode.runs.trace_file import TraceError, read_head

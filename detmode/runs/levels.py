@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from detmode.bits.tensors import UNINITIALIZED, is_capturing, is_foreign
 from detmode.cuda.elements import in_memory, once
-from detmode.mode.repetition.tensors import UNINITIALIZED, is_capturing, is_foreign
 from detmode.process.dispatch import without_modes
 from detmode.process.generators import default_generators
 from detmode.reports.timeline import NO_MODULE

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from detmode.mode.repetition.tensors import is_strided
+from detmode.bits.tensors import is_strided
 from detmode.process.dispatch import without_modes
 from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.bits.tensors import is_foreign
 from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.mode.other_threads import Witness
-from detmode.mode.repetition.tensors import is_foreign
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import (
     caller_of,

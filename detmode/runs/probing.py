@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from detmode.bits.difference import Difference, difference, largest_of
+from detmode.bits.disturbance import Disturbance
+from detmode.bits.tensors import has_data
 from detmode.mode.options import check_operator
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
-from detmode.mode.repetition.tensors import has_data
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
-from detmode.runs.difference import Difference, difference, largest_of
-from detmode.runs.disturbance import Disturbance
 from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow

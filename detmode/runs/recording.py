@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
+from detmode.bits.digest_batches import Digests
+from detmode.bits.tensors import bytes_of, form_of, is_capturing, is_strided, to_digest
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.mode.repetition.digests import Digests
-from detmode.mode.repetition.tensors import bytes_of, form_of, is_capturing, is_strided, to_digest
 from detmode.process.dispatch import untraced, without_modes
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.bits.difference import gaps, unequal
+from detmode.bits.tensors import parts
 from detmode.cuda.elements import in_memory
 from detmode.environment.seeding import rng_state, set_rng_state
-from detmode.mode.repetition.tensors import parts
 from detmode.process.dispatch import without_modes
 from detmode.process.files import temporary_folder
 from detmode.runs.comparison import Comparison
 from detmode.runs.diff import diff_traces
-from detmode.runs.difference import gaps, unequal
 from detmode.runs.recording import UNSAID, record
 
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)

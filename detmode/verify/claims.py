@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from detmode.bits import difference
 from detmode.cuda import host
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.process.torch_settings import deterministic_flag
-from detmode.runs import difference
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (

@@ -17,8 +17,8 @@ from sides import n_bytes
 from timing import Clock, Spread, Timed
 from whole_steps import Step
 
+from detmode.bits.digest import SOURCE
 from detmode.cuda import device
-from detmode.cuda.digest import SOURCE
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),

@@ -10,10 +10,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from detmode.bits.difference import same_bits
 from detmode.cuda import host, strips
 from detmode.cuda.launch import forget_plans
 from detmode.cuda.rows import assign, sums
-from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
 from detmode.verify import claims

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detmode import cuda
-from detmode.cuda.digest import SOURCE, add_digest, add_digests, finish_digests
+from detmode.bits.digest import SOURCE, add_digest, add_digests, finish_digests
+from detmode.bits.digest_batches import Digests
 from detmode.cuda.launch import launch
-from detmode.mode.repetition.digests import Digests
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
 

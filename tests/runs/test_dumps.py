@@ -23,9 +23,9 @@ from traces import check_hostile_copy
 from training import Fault, bits
 
 from detmode import diff, record
-from detmode.mode.repetition.tensors import parts
+from detmode.bits.difference import same_bits
+from detmode.bits.tensors import parts
 from detmode.runs import dump_file
-from detmode.runs.difference import same_bits
 from detmode.runs.dump_diff import ArrayDifference, compare_dumps
 from detmode.runs.dump_file import DumpReader, dumps_of
 

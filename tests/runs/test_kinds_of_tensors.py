@@ -25,8 +25,8 @@ from torch.utils._pytree import tree_map_only
 
 import detmode
 from detmode import DeterministicMode, diff, record
+from detmode.bits.difference import same_bits
 from detmode.process.dispatch import caller_of
-from detmode.runs.difference import same_bits
 from detmode.runs.probing import Probe
 
 pytestmark = [

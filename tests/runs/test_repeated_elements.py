@@ -7,7 +7,7 @@ import torch
 
 import detmode
 from detmode import DeterministicMode, diff, record
-from detmode.runs.difference import difference
+from detmode.bits.difference import difference
 from detmode.runs.dump_file import dumps_of
 from detmode.runs.probing import Probe
 

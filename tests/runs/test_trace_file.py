@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from traces import check_hostile_copy
 
 from detmode import TraceError, diff, record
-from detmode.mode.repetition.digests import Digests
+from detmode.bits.digest_batches import Digests
 from detmode.runs.recording import _BATCH
 from detmode.runs.trace_file import Reader
 

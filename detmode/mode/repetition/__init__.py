@@ -1,6 +1,5 @@
-"""Making a call again on the same inputs, and the bytes of what it gave.
+"""Making a call again on the same inputs.
 
-The mode makes a share of its calls twice (``recheck``), and probes all of them; recordings share
-the digests and the kinds of tensors. It may import what is below :mod:`detmode.mode`, and nothing
-of the mode itself.
+The mode makes a share of its calls twice (``recheck``), and probes all of them. It may import what
+is below :mod:`detmode.mode`, and nothing of the mode itself.
 """

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.bits.tensors import has_data, is_capturing
 from detmode.mode.repetition.draws import Draws
 from detmode.mode.repetition.snapshot import Snapshot
-from detmode.mode.repetition.tensors import has_data, is_capturing
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
 from detmode.table.overload_info import OverloadInfo
 

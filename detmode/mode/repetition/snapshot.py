@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.mode.repetition.tensors import SPARSE_PARTS
+from detmode.bits.tensors import SPARSE_PARTS
 from detmode.table.call import SCALARS, tensors_in
 
 _ALIGNMENT = 512

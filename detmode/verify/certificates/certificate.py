@@ -10,9 +10,9 @@ from enum import Enum
 import torch
 from tabulate import tabulate
 
+from detmode.bits.difference import same_bits
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
-from detmode.runs.difference import same_bits
 from detmode.table.values import Value
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "first_variation"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from detmode.bits.tensors import as_bytes, parts
 from detmode.cuda.elements import once, plain
-from detmode.mode.repetition.tensors import as_bytes, parts
 
 
 @dataclass(frozen=True)

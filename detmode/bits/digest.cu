@@ -1,5 +1,5 @@
 // A 128-bit digest of a tensor's bytes in row-major order, as two sums of 64-bit integers: any
-// order of threads gives the same. detmode/cuda/digest.py has the same in PyTorch operators.
+// order of threads gives the same. detmode/bits/digest.py has the same in PyTorch operators.
 #include "block_reduce.cuh"
 #include "index.cuh"
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from detmode.cuda.digest import add_digest, add_digests, finish_digests
+from detmode.bits.digest import add_digest, add_digests, finish_digests
 from detmode.cuda.elements import in_memory, once
 from detmode.process.dispatch import without_modes
 
