@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # Python 3.10 has no Unpack of its own
     from typing_extensions import Unpack
 
 
-class Row(TypedDict, total=False):
+class RowFields(TypedDict, total=False):
     """The fields of a :class:`~detmode.table.rule.Rule` whose operator its chain names."""
 
     when: Condition
@@ -34,7 +34,10 @@ class Row(TypedDict, total=False):
 
 
 def chain(
-    ops: str | tuple[str, ...], *rows: Row, otherwise: str | Row, **shared: Unpack[Row]
+    ops: str | tuple[str, ...],
+    *rows: RowFields,
+    otherwise: str | RowFields,
+    **shared: Unpack[RowFields],
 ) -> tuple[Rule, ...]:
     """Return the rules of an operator, or of several that have the same chain.
 
@@ -48,10 +51,10 @@ def chain(
         TypeError: a row without an action or a reason.
         ValueError: a field that cannot be right, as :class:`~detmode.table.rule.Rule` says it.
     """
-    last: Row = (
+    last: RowFields = (
         {"action": Allow(), "because": otherwise} if isinstance(otherwise, str) else otherwise
     )
-    chained: list[Row] = [{**shared, **row} for row in rows or (Row(),)]
+    chained: list[RowFields] = [{**shared, **row} for row in rows or (RowFields(),)]
     return tuple(
         Rule(op=op, **row)
         for op in ((ops,) if isinstance(ops, str) else ops)
@@ -66,7 +69,7 @@ def on_cuda(
     otherwise: Native | Refuse | None = None,
     launches: bool = True,
     when: Condition = ALWAYS,
-) -> Row:
+) -> RowFields:
     """The fields of calls on CUDA whose substitute gives the same bits on any GPU.
 
     ``when`` is what must hold besides; the others are as for
@@ -79,7 +82,7 @@ def on_cuda(
     }
 
 
-def on_mps(alert: str, because: str, *, when: Condition = ALWAYS) -> Row:
+def on_mps(alert: str, because: str, *, when: Condition = ALWAYS) -> RowFields:
     """A row of calls on MPS, about which PyTorch alerts since 2.15; the kernels do not run there.
 
     ``when`` is what must hold besides.

@@ -39,10 +39,10 @@ raises ``RuntimeError``.
 """
 
 from detmode.rules.adaptive_avg_pool import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.rule import Substitute
 
-_GATHERED = Row(
+_GATHERED = RowFields(
     **on_cuda(launch.adaptive_avg_pool3d_backward, traffic=1.0),
     because="overlapping windows add to one element by atomicAdd, in the order they come",
 )
@@ -52,7 +52,7 @@ RULES = (
     *chain(
         "aten::_adaptive_avg_pool2d_backward",
         _GATHERED
-        | Row(
+        | RowFields(
             action=Substitute(launch.adaptive_avg_pool2d_backward, traffic=1.0),
             alert="adaptive_avg_pool2d_backward_cuda",
         ),
@@ -60,12 +60,12 @@ RULES = (
     ),
     *chain(
         "aten::_adaptive_avg_pool3d_backward",
-        _GATHERED | Row(alert="adaptive_avg_pool3d_backward_cuda"),
+        _GATHERED | RowFields(alert="adaptive_avg_pool3d_backward_cuda"),
         otherwise=_ELSEWHERE,
     ),
     *chain(
         "aten::adaptive_avg_pool3d_backward.grad_input",
-        _GATHERED | Row(alert="adaptive_avg_pool3d_backward_out_cuda"),
+        _GATHERED | RowFields(alert="adaptive_avg_pool3d_backward_out_cuda"),
         otherwise=_ELSEWHERE,
     ),
 )

@@ -46,14 +46,14 @@ as contiguous even where they are not; here their strides count. There is no sub
 """
 
 from detmode.rules.adaptive_max_pool import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import on, uneven_windows
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
 RULES = (
     *chain(
         "aten::adaptive_max_pool2d_backward",
-        Row(
+        RowFields(
             **on_cuda(launch.adaptive_max_pool2d_backward, traffic=1.0),
             alert="adaptive_max_pool2d_backward_cuda",
             because="windows that overlap add their gradients with a float atomicAdd",

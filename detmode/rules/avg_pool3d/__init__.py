@@ -37,11 +37,11 @@ neighbourhood in full: the work grows with the window's volume.
 """
 
 from detmode.rules.avg_pool3d import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 
 RULES = chain(
     "aten::avg_pool3d_backward",
-    Row(
+    RowFields(
         **on_cuda(launch.avg_pool3d_backward, traffic=1.0),
         alert="avg_pool3d_backward_cuda",
         because="overlapping windows add to one element by atomicAdd, in the order they come",

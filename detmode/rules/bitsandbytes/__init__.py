@@ -25,18 +25,18 @@ Its quantization, and its products of quantized matrices, have one owner for eac
 no rows.
 """
 
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import argument, on
 from detmode.table.rule import Allow, Refuse
 
 RULES = chain(
     "bitsandbytes::optimizer_update_32bit",
-    Row(
+    RowFields(
         when=on("cuda") & argument("max_unorm", 0.0),
         action=Allow(),
         because="without the norm of the update one thread owns an element",
     ),
-    Row(
+    RowFields(
         when=on("cuda"),
         action=Refuse(),
         because="blocks add to the norm of the update with a float atomicAdd",

@@ -25,18 +25,18 @@ and no mode sees it. So it is with the kernels of mamba-ssm itself, whose newer 
 PyTorch's flag unless ``MAMBA_DETERMINISTIC=0`` is set.
 """
 
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import causal_conv1d_adds_by_atomics, on
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 RULES = chain(
     "DaoAILab::_causal_conv1d_bwd_cpp",
-    Row(
+    RowFields(
         when=on("cuda") & causal_conv1d_adds_by_atomics(),
         action=Refuse(),
         because="blocks add to the gradients of weight and bias with a float atomicAdd",
     ),
-    Row(
+    RowFields(
         when=on("cuda"),
         action=Native(),
         guarantee=RUN_TO_RUN,

@@ -29,7 +29,7 @@ call is made; detmode cannot tell whether they were set when the group was built
 of ranks gives different bits. Symmetric memory is a separate family.
 """
 
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
@@ -66,7 +66,7 @@ RULES = tuple(
     for op, name in REDUCING.items()
     for rule in chain(
         op,
-        Row(
+        RowFields(
             when=on("cuda")
             & dtype_in(name, FLOATING + COMPLEX)
             & order_matters()
@@ -74,7 +74,7 @@ RULES = tuple(
             action=Refuse(),
             because="NCCL may reduce inside the NVLink switch; set NCCL_ALGO=^NVLS,NVLSTree",
         ),
-        Row(
+        RowFields(
             when=on("cuda") & dtype_in(name, FLOATING + COMPLEX) & order_matters(),
             action=Native(),
             guarantee=RUN_TO_RUN,

@@ -26,7 +26,7 @@ That of PyTorch's own path: the best algorithm that does not vary, chosen withou
 ATen's own convolutions (depthwise, and without cuDNN) are not affected; they add in a fixed order.
 """
 
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import argument, on
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
@@ -38,7 +38,7 @@ CALLER_DECIDES = (
 )
 FUSED = ("aten::cudnn_convolution_relu", "aten::cudnn_convolution_add_relu")
 
-_EXCLUDED = Row(
+_EXCLUDED = RowFields(
     when=on("cuda"),
     action=Native(),
     guarantee=RUN_TO_RUN,
@@ -49,12 +49,12 @@ _ELSEWHERE = "cuDNN runs on CUDA tensors only"
 RULES = (
     *chain(
         CALLER_DECIDES,
-        Row(
+        RowFields(
             when=on("cuda") & argument("deterministic", False),
             action=Refuse(),
             because="the call says deterministic=False, so that cuDNN may add parts atomically",
         ),
-        Row(
+        RowFields(
             when=on("cuda") & argument("benchmark", True),
             action=Refuse(),
             because="the call says benchmark=True, so that timing chooses cuDNN's algorithm",

@@ -42,13 +42,13 @@ the forward with an operator of its own, which does not vary.
 """
 
 from detmode.rules.embedding import launch
-from detmode.table.chain import Row, chain, on_mps
+from detmode.table.chain import RowFields, chain, on_mps
 from detmode.table.conditions import FLOATING, dtype_in, on
 from detmode.table.rule import GPU_TO_GPU, Native, Substitute
 
 RULES = chain(
     "aten::embedding_dense_backward",
-    Row(
+    RowFields(
         when=on("cuda") & dtype_in("grad_output", FLOATING),
         action=Substitute(launch.embedding_dense_backward, otherwise=Native(), traffic=1.5),
         guarantee=GPU_TO_GPU,

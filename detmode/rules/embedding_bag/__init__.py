@@ -45,11 +45,11 @@ Sparse gradients (``sparse=True``) are not substituted.
 """
 
 from detmode.rules.embedding_bag import launch
-from detmode.table.chain import Row, chain, on_mps
+from detmode.table.chain import RowFields, chain, on_mps
 from detmode.table.conditions import argument, on
 from detmode.table.rule import GPU_TO_GPU, Substitute
 
-_MAX = Row(
+_MAX = RowFields(
     guarantee=GPU_TO_GPU,
     alert="embedding_bag_backward_cuda_max",
     because="bags that share a maximum row add their gradients with a float atomicAdd",
@@ -63,17 +63,17 @@ RULES = (
     *chain(
         "aten::_embedding_bag_backward",
         _MAX
-        | Row(
+        | RowFields(
             when=on("cuda") & argument("mode", 2) & argument("sparse", False),
             action=Substitute(launch.embedding_bag_backward, traffic=6.4),
         ),
-        _MPS | Row(when=on("mps") & argument("sparse", False)),
+        _MPS | RowFields(when=on("mps") & argument("sparse", False)),
         otherwise=_OTHERWISE,
     ),
     *chain(
         "aten::_embedding_bag_dense_backward",
         _MAX
-        | Row(
+        | RowFields(
             when=on("cuda") & argument("mode", 2),
             action=Substitute(launch.embedding_bag_dense_backward, traffic=6.4),
         ),

@@ -28,7 +28,7 @@ either.
 """
 
 from detmode.rules.flash_attn import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import argument, on
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse, Substitute
 
@@ -44,12 +44,12 @@ RULES = tuple(
     for op, function in BACKWARDS.items()
     for rule in chain(
         op,
-        Row(
+        RowFields(
             when=on("cuda") & argument("deterministic", True),
             action=Native(),
             because="the parts of a query's gradient are added in order, as the call asks",
         ),
-        Row(
+        RowFields(
             when=on("cuda"),
             action=Substitute(function, otherwise=Refuse(), launches=False, traffic=None),
             because="blocks of keys add to the gradient of the queries with a float atomicAdd",

@@ -57,14 +57,14 @@ is no substitute on MPS.
 """
 
 from detmode.rules.grid_sampler import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, Refuse, Substitute
 
 RULES = (
     *chain(
         "aten::grid_sampler_2d_backward",
-        Row(
+        RowFields(
             **on_cuda(launch.grid_sampler_2d_backward, traffic=9.0),
             alert="grid_sampler_2d_backward_cuda",
             because="samples near one pixel add their gradients with a float atomicAdd",
@@ -76,7 +76,7 @@ RULES = (
     ),
     *chain(
         "aten::grid_sampler_3d_backward",
-        Row(
+        RowFields(
             **on_cuda(launch.grid_sampler_3d_backward, traffic=6.1),
             alert="grid_sampler_3d_backward_cuda",
             because="samples near one voxel add their gradients with a float atomicAdd",
@@ -88,12 +88,12 @@ RULES = (
     ),
     *chain(
         "aten::cudnn_grid_sampler_backward",
-        Row(
+        RowFields(
             action=Substitute(launch.cudnn_grid_sampler_backward, traffic=9.0),
             alert="cudnn_grid_sampler_backward",
             since="2.13",
         ),
-        Row(
+        RowFields(
             action=Substitute(launch.cudnn_grid_sampler_backward, otherwise=Refuse(), traffic=9.0),
             until="2.12",
         ),

@@ -61,7 +61,7 @@ where ATen may give an infinity.
 """
 
 from detmode.rules.index import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on, row_major, single
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Allow, Native, Substitute
 
@@ -81,12 +81,12 @@ _ADDED_ON_MPS = on_mps(
     "index_put_with_accumulate_mps", "duplicates in indices add to one element by atomics"
 )
 _ONE_BY_ONE = "ATen sorts, so it does not vary, but adds duplicates one by one"
-_EQUAL = Row(
+_EQUAL = RowFields(
     when=single("values"),
     action=Allow(),
     because="duplicates in indices write or add the same value",
 )
-_IN_ORDER = Row(
+_IN_ORDER = RowFields(
     action=Native(),
     guarantee=RUN_TO_RUN,
     because="duplicates in indices race; under the flag they are taken in order",
@@ -101,13 +101,13 @@ RULES = (
     ),
     *chain(
         ("aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index_put"),
-        _ADDED_ON_MPS | Row(when=on("mps") & _ACCUMULATES),
-        Row(
+        _ADDED_ON_MPS | RowFields(when=on("mps") & _ACCUMULATES),
+        RowFields(
             **on_cuda(launch.index_put, otherwise=Native(), traffic=4.2, when=_ACCUMULATES),
             because=_ONE_BY_ONE,
         ),
         _EQUAL,
-        Row(
+        RowFields(
             when=on("cuda") & argument("accumulate", False) & row_major("self"),
             action=Substitute(launch.index_put, otherwise=Native(), traffic=4.1),
             guarantee=GPU_TO_GPU,
@@ -117,8 +117,8 @@ RULES = (
     ),
     *chain(
         "aten::_unsafe_masked_index_put_accumulate",
-        _ADDED_ON_MPS | Row(when=on("mps") & _SUMS),
-        Row(
+        _ADDED_ON_MPS | RowFields(when=on("mps") & _SUMS),
+        RowFields(
             when=on("cuda") & _SUMS,
             action=Substitute(
                 launch.unsafe_masked_index_put_accumulate, otherwise=Native(), traffic=4.2

@@ -34,17 +34,17 @@ range, although PyTorch's deterministic path would accept them.
 """
 
 from detmode.rules.index_copy import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.conditions import on, row_major
 from detmode.table.rule import RUN_TO_RUN, Native
 
 RULES = chain(
     "aten::index_copy",
-    Row(
+    RowFields(
         **on_cuda(launch.index_copy, otherwise=Native(), traffic=1.0, when=row_major("self")),
         because="duplicates in index race to write",
     ),
-    Row(
+    RowFields(
         when=on("cuda", "cpu"),
         action=Native(),
         guarantee=RUN_TO_RUN,

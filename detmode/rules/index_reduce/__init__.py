@@ -48,7 +48,7 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool dtypes.
 """
 
 from detmode.rules.index_reduce import launch
-from detmode.table.chain import Row, chain, on_mps
+from detmode.table.chain import RowFields, chain, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, on
 from detmode.table.rule import GPU_TO_GPU, Substitute
 
@@ -59,25 +59,25 @@ RULES = chain(
         "duplicates in index are reduced into one row by atomics",
         when=argument("reduce", "prod", "mean") & dtype_in("self", FLOATING + COMPLEX),
     ),
-    Row(
+    RowFields(
         when=on("cuda") & argument("reduce", "prod") & dtype_in("self", FLOATING + INTEGRAL),
         action=Substitute(launch.index_reduce, traffic=1.3),
         guarantee=GPU_TO_GPU,
         because="duplicates in index are multiplied into one row by atomics",
     ),
-    Row(
+    RowFields(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", FLOATING),
         action=Substitute(launch.index_reduce, traffic=1.2),
         guarantee=GPU_TO_GPU,
         because="duplicates in index add to one row by atomicAdd",
     ),
-    Row(
+    RowFields(
         when=on("cuda") & argument("reduce", "mean") & dtype_in("self", INTEGRAL),
         action=Substitute(launch.mean_of_integers, traffic=3.0),
         guarantee=GPU_TO_GPU,
         because="integer additions commute, and PyTorch alerts all the same",
     ),
-    Row(
+    RowFields(
         when=on("cuda")
         & argument("reduce", "amax", "amin")
         & dtype_in("self", FLOATING + INTEGRAL),

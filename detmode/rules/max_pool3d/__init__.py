@@ -45,12 +45,12 @@ substitute on MPS. The MPS kernels' caller names are read from the binary except
 """
 
 from detmode.rules.max_pool3d import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 
 RULES = (
     *chain(
         "aten::max_pool3d_with_indices_backward",
-        Row(
+        RowFields(
             **on_cuda(launch.max_pool3d_with_indices_backward, traffic=1.0),
             alert=(
                 "max_pool3d_with_indices_backward_cuda",

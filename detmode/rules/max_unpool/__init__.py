@@ -37,7 +37,7 @@ tensors too, which have no data; detmode calls the operator.
 """
 
 from detmode.rules.max_unpool import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import on
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Substitute
 
@@ -46,12 +46,12 @@ RULES = tuple(
     for dims, unpool in ((2, launch.max_unpool2d), (3, launch.max_unpool3d))
     for rule in chain(
         f"aten::max_unpool{dims}d",
-        Row(
+        RowFields(
             when=on("cuda", "meta"),
             action=Substitute(unpool, traffic=3.1),
             guarantee=GPU_TO_GPU,
         ),
-        Row(
+        RowFields(
             when=on("cpu"),
             action=Substitute(launch.max_unpool_on_cpu, launches=False, traffic=1.4),
             guarantee=RUN_TO_RUN,

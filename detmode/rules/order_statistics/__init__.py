@@ -60,7 +60,7 @@ ties of ``topk`` may vary, which no row covers.
 import torch
 
 from detmode.rules.order_statistics import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.conditions import deterministic_flag, dtype_in, on, quantized
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse, Substitute
 from detmode.table.unalerted import WithoutFlag
@@ -79,20 +79,20 @@ RULES = (
     ),
     *chain(
         "aten::kthvalue",
-        Row(**on_cuda(launch.kthvalue, traffic=1.0), alert="kthvalue CUDA", until="2.9"),
-        Row(when=on("mps"), action=Refuse(), alert="kthvalue MPS", since="2.15"),
+        RowFields(**on_cuda(launch.kthvalue, traffic=1.0), alert="kthvalue CUDA", until="2.9"),
+        RowFields(when=on("mps"), action=Refuse(), alert="kthvalue MPS", since="2.15"),
         because="the threads that find the value race for its index",
         otherwise="the smallest index wins on CUDA since 2.10, and the CPU selects serially",
     ),
     *chain(
         "aten::topk",
-        Row(
+        RowFields(
             when=deterministic_flag(True) & quantized("self"),
             action=Substitute(WithoutFlag("aten::topk"), Native(), launches=False, traffic=1.0),
             alert="quantized_resize_cpu_",
             because="it resizes its quantized result, and then writes all of it",
         ),
-        Row(
+        RowFields(
             when=on("cuda") & dtype_in("self", [torch.bfloat16, torch.float32]),
             action=Native(),
             since="2.13",

@@ -39,35 +39,35 @@ An index out of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.put import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.conditions import COMPLEX, FLOATING, argument, dtype_in, on
 from detmode.table.rule import RUN_TO_RUN, Native, Substitute
 
 RULES = chain(
     "aten::put",
-    Row(
+    RowFields(
         **on_cuda(launch.put, traffic=3.7, when=argument("accumulate", False)),
         alert="put_",
         because="sources with the same index race for one element",
     ),
-    Row(
+    RowFields(
         **on_cuda(launch.put, traffic=4.1, when=dtype_in("self", FLOATING + COMPLEX)),
         alert="put_",
         because="sources with the same index add with a float atomicAdd",
     ),
-    Row(
+    RowFields(
         **on_cuda(launch.put_integers, launches=False, traffic=1.0),
         alert="put_",
         because="integer additions commute, but PyTorch alerts",
     ),
-    Row(
+    RowFields(
         when=on("cpu") & argument("accumulate", False),
         action=Substitute(launch.put_last_on_cpu, launches=False, traffic=2.9),
         guarantee=RUN_TO_RUN,
         alert="put_",
         because="sources with the same index race for one element",
     ),
-    Row(
+    RowFields(
         when=on("cpu"),
         action=Native(),
         guarantee=RUN_TO_RUN,

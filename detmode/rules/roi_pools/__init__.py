@@ -44,7 +44,7 @@ MPS.
 """
 
 from detmode.rules.roi_pools import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.conditions import on
 from detmode.table.rule import Refuse
 
@@ -59,7 +59,7 @@ RULES = tuple(
     for rule in chain(
         f"torchvision::_{name}",
         on_cuda(function, traffic=traffic),
-        Row(when=on("mps"), action=Refuse()),
+        RowFields(when=on("mps"), action=Refuse()),
         alert=f"{name}_kernel",
         because="regions that overlap add their gradients with a float atomicAdd",
         otherwise="the CPU kernels walk the regions in order",

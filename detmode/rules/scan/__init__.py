@@ -51,14 +51,14 @@ of the sum of their directions; ATen's CPU kernel gives a multiple of pi / 4 or 
 """
 
 from detmode.rules.scan import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, lies_along, on, result_dtype_in
 from detmode.table.rule import GPU_TO_GPU, RUN_TO_RUN, Native, Refuse, Substitute
 
 _FLOATS = FLOATING + COMPLEX
 
 _SEVERAL = "several rows are scanned in a fixed order, and integers are exact"
-_ON_MPS = Row(
+_ON_MPS = RowFields(
     when=on("mps") & result_dtype_in("self", _FLOATS),
     action=Native(),
     guarantee=RUN_TO_RUN,
@@ -69,7 +69,7 @@ _ON_MPS = Row(
 RULES = (
     *chain(
         "aten::cumsum",
-        Row(
+        RowFields(
             when=on("cuda") & lies_along("self", "dim") & result_dtype_in("self", _FLOATS),
             action=Substitute(launch.cumsum, otherwise=Native(), traffic=1.5),
             guarantee=GPU_TO_GPU,
@@ -86,7 +86,7 @@ RULES = (
         )
         for rule in chain(
             op,
-            Row(
+            RowFields(
                 when=on("cuda") & lies_along("self", "dim") & floats,
                 action=Substitute(function, otherwise=Refuse(), traffic=1.5),
                 guarantee=GPU_TO_GPU,

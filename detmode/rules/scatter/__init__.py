@@ -54,7 +54,7 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 import torch
 
 from detmode.rules.scatter import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import (
     COMPLEX,
     FLOATING,
@@ -72,7 +72,7 @@ FORWARDS: tuple[str, ...] = ("aten::gather", "aten::cummax", "aten::cummin")
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _ADDS = on("cuda") & argument("reduce", "add")
 _MULTIPLIES = on("cuda") & argument("reduce", "multiply")
-_ADDED = Row(
+_ADDED = RowFields(
     **on_cuda(launch.scatter, otherwise=Native(), traffic=3.2, when=_SUMS),
     because="elements with one destination are added by atomicAdd",
 )
@@ -87,28 +87,28 @@ RULES = (
     *chain(
         "aten::scatter_add",
         _MPS,
-        _ADDED | Row(alert="scatter_add_cuda_kernel", until="2.10"),
-        _ADDED | Row(since="2.11"),
+        _ADDED | RowFields(alert="scatter_add_cuda_kernel", until="2.10"),
+        _ADDED | RowFields(since="2.11"),
         otherwise="integer additions commute; the CPU adds along dim in order",
     ),
     *chain(
         "aten::scatter.reduce",
         _MPS,
-        Row(
+        RowFields(
             when=_ADDS & _SUMS & deterministic_flag(False) & nonempty("index"),
             action=Substitute(launch.scatter, otherwise=Refuse(), traffic=3.2),
             guarantee=GPU_TO_GPU,
             because="without the flag, elements with one destination are added by atomicAdd",
         ),
-        _ADDED | Row(when=_ADDS & _SUMS),
-        Row(
+        _ADDED | RowFields(when=_ADDS & _SUMS),
+        RowFields(
             when=_ADDS & dtype_in("self", (*INTEGRAL, torch.bool)) & nonempty("index"),
             action=Substitute(launch.add_integers, traffic=1.0),
             guarantee=GPU_TO_GPU,
             alert="scatter_reduce_cuda_kernel",
             because="integer additions commute, and PyTorch alerts all the same",
         ),
-        Row(
+        RowFields(
             when=_MULTIPLIES & dtype_in("self", FLOATING + INTEGRAL) & nonempty("index"),
             action=Substitute(launch.scatter, traffic=3.9),
             guarantee=GPU_TO_GPU,

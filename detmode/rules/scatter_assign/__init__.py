@@ -38,7 +38,7 @@ of range traps on a GPU, as in ATen, and raises on the host.
 """
 
 from detmode.rules.scatter_assign import launch
-from detmode.table.chain import Row, chain, on_cuda
+from detmode.table.chain import RowFields, chain, on_cuda
 from detmode.table.conditions import nonempty, on, row_major
 from detmode.table.rule import RUN_TO_RUN, Native
 
@@ -49,11 +49,11 @@ FORWARDS: tuple[str, ...] = tuple(
 
 RULES = chain(
     "aten::scatter.src",
-    Row(
+    RowFields(
         **on_cuda(launch.scatter, otherwise=Native(), traffic=2.4, when=row_major("self")),
         because="elements of src with one destination race to write it",
     ),
-    Row(
+    RowFields(
         when=on("cuda") & nonempty("index"),
         action=Native(),
         guarantee=RUN_TO_RUN,

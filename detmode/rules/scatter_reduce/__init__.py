@@ -40,13 +40,13 @@ infinity, a zero or a NaN. ATen's CUDA kernel has no complex and no bool product
 """
 
 from detmode.rules.scatter_reduce import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, dtype_in, nonempty, on
 from detmode.table.rule import GPU_TO_GPU, Native, Substitute
 
 _SUMS = dtype_in("self", FLOATING + COMPLEX)
 _PRODUCTS = dtype_in("self", FLOATING + INTEGRAL)
-_ADDED = Row(
+_ADDED = RowFields(
     **on_cuda(launch.scatter_reduce, otherwise=Native(), traffic=1.2),
     because="elements with one destination are added by atomicAdd",
 )
@@ -60,22 +60,22 @@ RULES = chain(
     ),
     *(
         _ADDED
-        | Row(
+        | RowFields(
             when=on("cuda") & argument("reduce", reduce) & _SUMS,
             alert=f"scatter_reduce_cuda_{reduce}_",
             until="2.10",
         )
         for reduce in ("sum", "mean")
     ),
-    _ADDED | Row(when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS, since="2.11"),
-    Row(
+    _ADDED | RowFields(when=on("cuda") & argument("reduce", "sum", "mean") & _SUMS, since="2.11"),
+    RowFields(
         when=on("cuda") & argument("reduce", "prod") & _PRODUCTS & nonempty("index"),
         action=Substitute(launch.scatter_reduce, traffic=1.3),
         guarantee=GPU_TO_GPU,
         alert="scatter_reduce_cuda_prod_",
         because="elements with one destination are multiplied by atomics",
     ),
-    Row(
+    RowFields(
         when=on("cuda") & argument("reduce", "amax", "amin") & dtype_in("self", FLOATING),
         action=Substitute(launch.scatter_reduce, otherwise=Native(), traffic=2.0),
         guarantee=GPU_TO_GPU,

@@ -28,7 +28,7 @@ call does not say whether it does.
 
 import torch
 
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import FLOATING, REDUCED, dtype_in, on, order_matters
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
@@ -61,12 +61,12 @@ RULES = (
         for op, name in SWITCHED.items()
         for rule in chain(
             op,
-            Row(
+            RowFields(
                 when=on("cuda") & dtype_in(name, (torch.float32,)) & order_matters(),
                 because="the NVLink switch adds in an order of its own; its sums of float32 are "
                 "reported to be exact (NVIDIA/Megatron-LM#6806), which no document promises",
             ),
-            Row(
+            RowFields(
                 when=on("cuda") & dtype_in(name, (*REDUCED, torch.float64)) & order_matters(),
                 because="the NVLink switch adds in an order of its own, and its sums of bfloat16 "
                 "are reported not to be exact (NVIDIA/Megatron-LM#6806)",

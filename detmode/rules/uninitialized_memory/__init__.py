@@ -39,7 +39,7 @@ beyond the end of one, and of oneDNN's tensors (``to_mkldnn()``).
 """
 
 from detmode.rules.uninitialized_memory import launch
-from detmode.table.chain import Row, chain
+from detmode.table.chain import RowFields, chain
 from detmode.table.conditions import (
     deterministic_flag,
     fill_uninitialized_memory,
@@ -66,7 +66,7 @@ _WRITTEN = (
 """Operators that resize a quantized result inside, their alerts, and their quantized calls."""
 
 _FILLS = on("cpu", "cuda", "mps") & deterministic_flag(True) & fill_uninitialized_memory(True)
-_FILLED = Row(
+_FILLED = RowFields(
     when=_FILLS,
     action=Native(),
     guarantee=RUN_TO_RUN,
@@ -77,13 +77,13 @@ _UNFILLED = "the user turned the filling off, or there is no data"
 RULES = (
     *chain(
         "aten::resize",
-        Row(
+        RowFields(
             when=quantized("self") & deterministic_flag(True) & fill_uninitialized_memory(True),
             action=Substitute(launch.resize_filled, launches=False, traffic=1.0),
             alert="quantized_resize_cpu_",
             because="PyTorch does not fill the new memory of a quantized tensor",
         ),
-        Row(
+        RowFields(
             when=quantized("self"),
             action=Substitute(launch.resize_unfilled, launches=False, traffic=1.0),
             alert="quantized_resize_cpu_",
@@ -98,7 +98,7 @@ RULES = (
         for op in _OPS
         for rule in chain(
             op,
-            Row(
+            RowFields(
                 when=filled_by_pytorch(False) & _FILLS,
                 action=Substitute(launch.NewFilled(op), Native(), False, traffic=1.0),
                 guarantee=RUN_TO_RUN,

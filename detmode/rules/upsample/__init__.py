@@ -49,7 +49,7 @@ linear 1-D resize from one position to very many sums them in one thread.
 """
 
 from detmode.rules.upsample import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import nonempty
 
 _ADDED = "output positions that read one input position add to it by atomicAdd"
@@ -78,7 +78,7 @@ RULES = (
         )
         for rule in chain(
             f"aten::upsample_{name}_backward",
-            Row(
+            RowFields(
                 **on_cuda(function, traffic=1.0),
                 alert=f"upsample_{name}_backward_out_cuda",
                 because=_ADDED,

@@ -38,7 +38,7 @@ only has a CPU kernel; a CUDA kernel would get a warning in detmode's own words.
 """
 
 from detmode.rules.upsample_aa import launch
-from detmode.table.chain import Row, chain, on_cuda, on_mps
+from detmode.table.chain import RowFields, chain, on_cuda, on_mps
 from detmode.table.conditions import nonempty, on
 from detmode.table.rule import Refuse
 
@@ -53,7 +53,7 @@ RULES = (
         )
         for rule in chain(
             f"aten::_{name}",
-            Row(
+            RowFields(
                 **on_cuda(function, traffic=1.0),
                 alert=f"{name}_out_cuda",
                 because="output positions that read one input position add to it by atomicAdd",
