@@ -49,7 +49,7 @@ from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable, forwards_of
+from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -288,9 +288,7 @@ class Interception(CompiledInside):
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
-    def _decide(
-        self, facts: tuple[FamilyRule | None, str | None, bool, bool, str | None]
-    ) -> Decision:
+    def _decide(self, facts: tuple[Row | None, str | None, bool, bool, str | None]) -> Decision:
         row, override, is_allowed, has_flag, unavailable = facts
         decision = decide(
             row.rule if row else None,

@@ -20,7 +20,7 @@ from detmode.mode.options import means_unlisted
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE
 from detmode.table.rule import Native, Refuse, Substitute
-from detmode.table.rule_table import TORCH_VERSION, FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable, resolve
 from detmode.table.variants import variant_of
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -123,7 +123,7 @@ def _names(loaded: Libraries) -> tuple[str, ...]:
 
 
 @functools.lru_cache(8)
-def _by_environment(table: RuleTable) -> list[tuple[FamilyRule, Callable[[], bool]]]:
+def _by_environment(table: RuleTable) -> list[tuple[Row, Callable[[], bool]]]:
     """Return the rows that the environment may exclude, which is asked for at each block."""
     return [(row, may_hold) for row in table if (may_hold := row.rule.when.environment)]
 
@@ -132,7 +132,7 @@ def _by_environment(table: RuleTable) -> list[tuple[FamilyRule, Callable[[], boo
 def _listed(
     names: tuple[str, ...],
     table: RuleTable,
-    impossible: frozenset[FamilyRule],
+    impossible: frozenset[Row],
     warn_only: bool,
     simulate: str | None,
 ) -> Places:
@@ -159,9 +159,7 @@ def _listed(
     return tuple(needed.values())
 
 
-def _deciding(
-    func: torch._ops.OpOverload, key: str, device: str, acting: tuple[FamilyRule, ...]
-) -> Place:
+def _deciding(func: torch._ops.OpOverload, key: str, device: str, acting: tuple[Row, ...]) -> Place:
     """Return the kernel of an overload for which rows act."""
     follow_settings = func.namespace == "aten" and all(
         row.rule.when.arguments and _SETTINGS.issuperset(row.rule.when.arguments) for row in acting
@@ -200,7 +198,7 @@ def _overridden(
     return tuple(needed)
 
 
-def _acts(device: str, layout: str, warn_only: bool, row: FamilyRule) -> bool:
+def _acts(device: str, layout: str, warn_only: bool, row: Row) -> bool:
     """Return whether a row needs kernels for tensors of a device and a layout."""
     rule, sparse = row.rule, layout.startswith("Sparse")
     actions: list[type] = [Refuse]

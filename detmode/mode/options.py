@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from detmode.table import names
 from detmode.table.names import Operator, Overrides
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, RuleTable, forwards_of, resolve
+from detmode.table.rule_table import Row, RuleTable, forwards_of, resolve
 
 ACTIONS = ("allow", "warn", "error", "native", "substitute")
 """Actions that an override can ask for."""
@@ -198,7 +198,7 @@ def _is_taken_apart(base: str, overload: str) -> bool:
         return False  # TorchScript's alone
 
 
-def rows_of(name: str, table: RuleTable) -> list[FamilyRule]:
+def rows_of(name: str, table: RuleTable) -> list[Row]:
     """Return the rows of an operator, an overload or a variant, or of those that a glob matches.
 
     Those of its backward are among them.

@@ -19,7 +19,7 @@ from detmode.reports.progress import progress
 from detmode.rules import default_rules
 from detmode.table.names import Operator
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import TORCH_VERSION, FamilyRule, RuleTable
+from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def warm(
 
 
 def kernels(
-    rows: Iterable[FamilyRule], dtypes: Iterable[torch.dtype] | None = None
+    rows: Iterable[Row], dtypes: Iterable[torch.dtype] | None = None
 ) -> dict[Source, tuple[str, ...]]:
     """Return the entries that the substitutes of rows may launch, by source.
 
@@ -125,7 +125,7 @@ def kernels(
     }
 
 
-def _rows(operators: RuleTable | Operator | Iterable[Operator] | None) -> list[FamilyRule]:
+def _rows(operators: RuleTable | Operator | Iterable[Operator] | None) -> list[Row]:
     if operators is None:
         operators = default_rules()
     if isinstance(operators, RuleTable):

@@ -26,7 +26,7 @@ from detmode.runs.dump_diff import CallDifference
 from detmode.runs.dump_file import CallName
 from detmode.runs.trace_file import TraceCall
 from detmode.table.rule import Allow
-from detmode.table.rule_table import FamilyRule, resolve
+from detmode.table.rule_table import Row, resolve
 
 KINDS = {
     "outputs": "the same inputs gave different outputs: the call varies, or it is faulty",
@@ -359,7 +359,7 @@ def _rule_for(call: TraceCall) -> str:
     return "; ".join(dict.fromkeys(f"{row.family}: {row.rule.because}" for row in rows))
 
 
-def _rows_for(overload: str) -> list[FamilyRule]:
+def _rows_for(overload: str) -> list[Row]:
     """Return the rows that say why calls of an overload vary."""
     func = resolve(overload)
     rows = default_rules().get(func) if func is not None else ()

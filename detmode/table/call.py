@@ -12,7 +12,7 @@ import torch
 if TYPE_CHECKING:
     from detmode.table.call_site import CallSite, Note
     from detmode.table.overload_info import OverloadInfo
-    from detmode.table.rule_table import FamilyRule
+    from detmode.table.rule_table import Row
 
 
 _TENSOR = torch.Tensor
@@ -101,7 +101,7 @@ class Call:
 
     site: CallSite | None
     notes: Sequence[Note] | None
-    row: FamilyRule | None
+    row: Row | None
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.call import signature_of, tensors_in
 from detmode.table.names import names_of, overload_name
-from detmode.table.rule_table import FamilyRule
+from detmode.table.rule_table import Row
 from detmode.table.variants import out_names, variant_of
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -172,7 +172,7 @@ class OverloadInfo:
     def __init__(
         self,
         func: torch._ops.OpOverload,
-        rows: tuple[FamilyRule, ...] = (),
+        rows: tuple[Row, ...] = (),
         override: str | None = None,
     ) -> None:
         schema = func._schema

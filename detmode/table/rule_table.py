@@ -21,7 +21,7 @@ _USER = "user"
 
 
 @dataclass(frozen=True, eq=False)
-class FamilyRule:
+class Row:
     """A rule and its family; compared by identity, which is quick to hash."""
 
     rule: Rule
@@ -57,7 +57,7 @@ class RuleTable(Value):
     def __init__(
         self, rules: Iterable[Rule] = (), *, family: str = _USER, forwards: Iterable[str] = ()
     ) -> None:
-        self._rows = tuple(FamilyRule(rule, family) for rule in rules)
+        self._rows = tuple(Row(rule, family) for rule in rules)
         # With the family, whose rows the backward may meet.
         self._forwards = frozenset((family, forward.partition(".")[0]) for forward in forwards)
         if family == _USER:
@@ -65,7 +65,7 @@ class RuleTable(Value):
         self._refuse_duplicates()
 
     @classmethod
-    def _of(cls, rows: Iterable[FamilyRule], forwards: frozenset[tuple[str, str]]) -> RuleTable:
+    def _of(cls, rows: Iterable[Row], forwards: frozenset[tuple[str, str]]) -> RuleTable:
         table = cls()
         table._rows, table._forwards = tuple(rows), forwards
         table._refuse_duplicates()
@@ -78,7 +78,7 @@ class RuleTable(Value):
         Raises:
             ValueError: two tables list the same operator; both families are named.
         """
-        rows: list[FamilyRule] = []
+        rows: list[Row] = []
         owner: dict[str, str] = {}
         forwards: frozenset[tuple[str, str]] = frozenset()
         for table in tables:
@@ -100,7 +100,7 @@ class RuleTable(Value):
         kept = [row for row in self._rows if _key(row) not in shadowed]
         return RuleTable._of([*other._rows, *kept], self._forwards | other._forwards)
 
-    def __iter__(self) -> Iterator[FamilyRule]:
+    def __iter__(self) -> Iterator[Row]:
         return iter(self._rows)
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class RuleTable(Value):
             (row for row in self._rows if row.rule.holds_for(parsed)), self._forwards
         )
 
-    def only(self, keep: Callable[[FamilyRule], bool]) -> RuleTable:
+    def only(self, keep: Callable[[Row], bool]) -> RuleTable:
         """Return the rows for which ``keep`` returns true, and the forwards of their families."""
         rows = tuple(filter(keep, self._rows))
         families = {row.family for row in rows}
@@ -124,7 +124,7 @@ class RuleTable(Value):
             rows, frozenset(each for each in self._forwards if each[0] in families)
         )
 
-    def get(self, func: torch._ops.OpOverload) -> tuple[FamilyRule, ...]:
+    def get(self, func: torch._ops.OpOverload) -> tuple[Row, ...]:
         """Return the chain for an overload or a variant of a listed one; empty if none is listed.
 
         The chain has only the rows that hold for the running PyTorch.
@@ -172,8 +172,8 @@ class RuleTable(Value):
         return {name for _, name in self._forwards}
 
     @cached_property
-    def _by_base(self) -> dict[str, list[FamilyRule]]:
-        by_base: dict[str, list[FamilyRule]] = {}
+    def _by_base(self) -> dict[str, list[Row]]:
+        by_base: dict[str, list[Row]] = {}
         for row in self._rows:
             by_base.setdefault(row.rule.op.partition(".")[0], []).append(row)
         return by_base
@@ -187,7 +187,7 @@ class RuleTable(Value):
                 )
 
     def _refuse_duplicates(self) -> None:
-        seen: dict[tuple[object, ...], FamilyRule] = {}
+        seen: dict[tuple[object, ...], Row] = {}
         for row in self._rows:
             rule = row.rule
             first = seen.setdefault(_key(row), row)
@@ -199,7 +199,7 @@ class RuleTable(Value):
                 )
 
 
-def _key(row: FamilyRule) -> tuple[object, ...]:
+def _key(row: Row) -> tuple[object, ...]:
     """Return the key that two rows of one table must not share: the second would never match."""
     rule = row.rule
     return (_overload_name(rule.op), rule.when, rule.since, rule.until)

@@ -18,7 +18,7 @@ from detmode.rules import default_rules, families
 from detmode.table.call import Call, Signature
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Guarantee, Substitute
-from detmode.table.rule_table import FamilyRule, resolve
+from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Maker, Sample, Samples
 
 
@@ -58,7 +58,7 @@ def samples_of(family: str) -> Samples:
     return found
 
 
-def matching_row(sample: Sample, dtype: torch.dtype) -> FamilyRule | None:
+def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
     """Return the row that ``sample`` matches; ``None`` if there is none."""
     func = resolve(sample.op)
     if func is None:

@@ -10,7 +10,7 @@ from detmode.process.torch_settings import deterministic_flag
 from detmode.process.versions import parse_version
 from detmode.rules import default_rules, families
 from detmode.table.rule import CUBLAS
-from detmode.table.rule_table import FamilyRule, resolve
+from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import call, matching_row, name_of, samples_of
 
@@ -29,9 +29,9 @@ DEAD = ("scatter_cuda_",)
 
 
 @cache
-def met() -> dict[FamilyRule, list[tuple[Sample, torch.dtype]]]:
+def met() -> dict[Row, list[tuple[Sample, torch.dtype]]]:
     """The samples on CUDA that meet each row, with this PyTorch and under its flag."""
-    found: dict[FamilyRule, list[tuple[Sample, torch.dtype]]] = {}
+    found: dict[Row, list[tuple[Sample, torch.dtype]]] = {}
     with deterministic_flag(True):
         for family in families():
             for sample in samples_of(family).cases if family not in LEFT_OUT else ():
@@ -42,7 +42,7 @@ def met() -> dict[FamilyRule, list[tuple[Sample, torch.dtype]]]:
     return found
 
 
-def names_of(row: FamilyRule) -> tuple[str, ...]:
+def names_of(row: Row) -> tuple[str, ...]:
     """The caller names that PyTorch may raise with for the row's operator and its variants."""
     alert = row.rule.alert
     names = alert if isinstance(alert, tuple) else (alert,)
@@ -58,7 +58,7 @@ def rows(*, alerting: bool) -> list[object]:
     ]
 
 
-def samples_that_meet(row: FamilyRule) -> list[tuple[Sample, torch.dtype]]:
+def samples_that_meet(row: Row) -> list[tuple[Sample, torch.dtype]]:
     if row not in met():
         pytest.skip("no sample on CUDA meets it, with this PyTorch and under its flag")
     return met()[row]
@@ -78,7 +78,7 @@ def said(sample: Sample, dtype: torch.dtype) -> str | None:
 
 
 @pytest.mark.parametrize("row", rows(alerting=True))
-def test_it_alerts(row: FamilyRule) -> None:
+def test_it_alerts(row: Row) -> None:
     """Every sample of the row raises, by the table's name, unless PyTorch refuses it otherwise."""
     texts = tuple(alert_text(name, warn=False) for name in names_of(row))
     alerted, silent, other = [], [], []
@@ -98,7 +98,7 @@ def test_it_alerts(row: FamilyRule) -> None:
 
 
 @pytest.mark.parametrize("row", rows(alerting=False))
-def test_it_is_silent(row: FamilyRule) -> None:
+def test_it_is_silent(row: Row) -> None:
     """No sample of a row without an alert meets one."""
     alerts = {
         f"{sample.name} in {name_of(dtype)}": message.partition(ALERT)[0]

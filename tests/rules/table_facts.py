@@ -20,7 +20,7 @@ from detmode.rules import families, family_table
 from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Rule
-from detmode.table.rule_table import FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import Row, RuleTable, resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import samples_of
 
@@ -44,19 +44,19 @@ _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
 
 
 @cache
-def rows() -> tuple[FamilyRule, ...]:
+def rows() -> tuple[Row, ...]:
     """The rows of all families; third parties' are theirs to test."""
     return tuple(RuleTable.union(family_table(name) for name in families()))
 
 
-def rows_of(family: str) -> list[FamilyRule]:
+def rows_of(family: str) -> list[Row]:
     """The rows of one family."""
     return [row for row in rows() if row.family == family]
 
 
-def chains(version: str) -> dict[str, list[FamilyRule]]:
+def chains(version: str) -> dict[str, list[Row]]:
     """The rows of each operator for one version, in order."""
-    found: dict[str, list[FamilyRule]] = {}
+    found: dict[str, list[Row]] = {}
     for row in rows():
         if row.rule.holds_for(parse_version(version)):
             found.setdefault(full_name(row.rule.op), []).append(row)
@@ -68,7 +68,7 @@ def full_name(op: str) -> str:
     return op if "." in op else f"{op}.default"
 
 
-def family_file(row: FamilyRule, file: str = "__init__.py") -> str:
+def family_file(row: Row, file: str = "__init__.py") -> str:
     """The file that a message about a row points to."""
     return f"detmode/rules/{row.family}/{file}"
 
@@ -136,7 +136,7 @@ def _set_environment(values: dict[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def samples_in(row: FamilyRule) -> list[tuple[Sample, torch.dtype]]:
+def samples_in(row: Row) -> list[tuple[Sample, torch.dtype]]:
     """The samples of a row's own family that meet it."""
     own = set(map(id, samples_of(row.family).cases))
     return [(sample, dtype) for sample, dtype in met()[row.rule] if id(sample) in own]

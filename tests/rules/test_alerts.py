@@ -5,7 +5,7 @@ import table_facts as facts
 
 from detmode.process.versions import parse_version
 from detmode.table.rule import CUBLAS, Refuse, Rule
-from detmode.table.rule_table import FamilyRule
+from detmode.table.rule_table import Row
 
 UNREACHABLE = {
     "adaptive_avg_pool2d_backward_out_cuda": "the out variant is a wrapper of the functional one, "
@@ -23,7 +23,7 @@ def names_of(rule: Rule) -> set[str]:
     return set(rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)) - {None}
 
 
-def rows(version: str, *, mps: bool) -> list[FamilyRule]:
+def rows(version: str, *, mps: bool) -> list[Row]:
     """The rows that hold for a version, on MPS or elsewhere."""
     return [
         row

@@ -15,7 +15,7 @@ from detmode.reports.terminal import paragraphs, terminal_width
 
 if TYPE_CHECKING:
     from detmode.table.rule import Rule
-    from detmode.table.rule_table import FamilyRule, RuleTable
+    from detmode.table.rule_table import Row, RuleTable
 
 
 def rules(options: argparse.Namespace, arguments: list[str]) -> int:
@@ -54,7 +54,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> int:
     from detmode.rules import default_rules
 
     table = default_rules()
-    found: list[FamilyRule] = []
+    found: list[Row] = []
     unlisted = []
     for op in options.operator:
         rows = list(_rows_for(table, op))
@@ -90,7 +90,7 @@ def _paragraph(row: dict[str, Any], width: int | None) -> str:
     return paragraphs(_SHOWN, [texts], width)
 
 
-def _explained(row: FamilyRule) -> dict[str, Any]:
+def _explained(row: Row) -> dict[str, Any]:
     """Return a row's fields with its remedy, its cost, and the page that documents it."""
     from detmode.rules import families
     from detmode.table.rule import Substitute
@@ -146,7 +146,7 @@ def _about_family(family: str, width: int | None) -> Iterator[str]:
         yield f"More: docs/rules/{family}.md (What varies, What happens instead, Limits, Rows)"
 
 
-def _rows_for(table: RuleTable, op: str) -> Iterator[FamilyRule]:
+def _rows_for(table: RuleTable, op: str) -> Iterator[Row]:
     """Yield the rows of an operator, of a variant of one, or of all that a glob means.
 
     They are those that hold for this PyTorch, or where there are none, those for others.

@@ -12,7 +12,7 @@ from detmode.mode.row_counter import guarantee_of
 from detmode.reports.page import Listing
 from detmode.reports.terminal import table
 from detmode.table.rule import Allow
-from detmode.table.rule_table import FamilyRule, RuleTable, resolve
+from detmode.table.rule_table import Row, RuleTable, resolve
 
 _WIDTH = 100
 _ON_CPU = (
@@ -115,7 +115,7 @@ def find_unseen(
     table: RuleTable,
     stand_ins: Mapping[str, Mapping[str, Iterable[str]]],
     called: set[str],
-    would: Callable[[FamilyRule], str],
+    would: Callable[[Row], str],
 ) -> list[Unseen]:
     """Return what an audit did not see: first what its calls reveal, then what no audit sees.
 
@@ -146,9 +146,9 @@ def find_unseen(
     return [*found, *ALWAYS_UNSEEN]
 
 
-def _unmet(table: RuleTable) -> dict[str, list[FamilyRule]]:
+def _unmet(table: RuleTable) -> dict[str, list[Row]]:
     """Return the rows that matter on CUDA for operators that no CPU run can call, by operator."""
-    unmet: dict[str, list[FamilyRule]] = {}
+    unmet: dict[str, list[Row]] = {}
     for op in dict.fromkeys(row.rule.op for row in table):
         func = resolve(op)
         if func is None or runs_on_cpu(func):
@@ -169,7 +169,7 @@ def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
     return any(has_kernel(func.name(), key) for key in _ON_CPU)
 
 
-def _describe(row: FamilyRule, action: str) -> UnseenRow:
+def _describe(row: Row, action: str) -> UnseenRow:
     rule = row.rule
     alert = rule.as_text()["alert"]
     return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)

@@ -23,7 +23,7 @@ from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import FamilyRule, resolve
+from detmode.table.rule_table import Row, resolve
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _NODES = 1 << 18
@@ -192,7 +192,7 @@ class Audit(DeterministicMode):
         self._tally.acted = cost
         return result
 
-    def _would_on_cuda(self, row: FamilyRule) -> str:
+    def _would_on_cuda(self, row: Row) -> str:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
         override = facts_of(func, self._table, self._overrides).override if func else None
@@ -209,7 +209,7 @@ def _held(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
-def _extra(row: FamilyRule | None, would: str, moved: int) -> int | None:
+def _extra(row: Row | None, would: str, moved: int) -> int | None:
     """Return the bytes that determinism adds to a call that moves ``moved`` bytes."""
     if would == "native":
         return None
