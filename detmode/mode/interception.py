@@ -94,7 +94,7 @@ class Interception(CompiledInside):
     """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
     # Modes of tests and modes that only observe override these.
-    _told: ClassVar[Container[str]] = ("warn", "error")
+    announced_actions: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
     _known: Callable[[Call], bool] | None = None
     """Returns whether a call that would raise may run: a suite's baseline has it."""
@@ -308,7 +308,7 @@ class Interception(CompiledInside):
         if decision.action == "error" and self._known is not None and self._known(call):
             decision = replace(decision, action="warn")
         is_new = self._counter.count(call, decision)
-        if (is_new or decision.action == "error") and decision.action in self._told:
+        if (is_new or decision.action == "error") and decision.action in self.announced_actions:
             self._tell(call, decision)
         return decision
 

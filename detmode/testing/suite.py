@@ -127,7 +127,7 @@ class SuiteMode(DeterministicMode):
     """
 
     # A warning for each would fail a suite that runs under -W error; the summary tells.
-    _told = ("error",)
+    announced_actions = ("error",)
 
     def __init__(self, known: Callable[[str, str], bool], **options: Any) -> None:
         super().__init__(**options)

@@ -88,7 +88,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
-    _told = ()
+    announced_actions = ()
     acts_in_threads = True
 
     def __init__(self, warn_only: bool = False, **options: Any) -> None:
