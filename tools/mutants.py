@@ -487,7 +487,7 @@ STATE = (
         "detmode/process/torch_settings.py",
         "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
         ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
-        ("UNSETTLED if FLAG._active or FLAG._waiting else", "UNSETTLED if FLAG._active else"),
+        ("NOT_CALLED if FLAG._active or FLAG._waiting else", "NOT_CALLED if FLAG._active else"),
     ),
     *_of(
         "detmode/environment/seeding.py",

@@ -35,7 +35,7 @@ from detmode.process.dispatch import (
 )
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import (
-    UNSETTLED,
+    NOT_CALLED,
     call_if_settled,
     call_natively,
     deterministic_flag,
@@ -370,7 +370,7 @@ class Interception(CompiledInside):
             case "native":
                 run = call.overload.run
                 result = call_if_settled(run, call.args, call.kwargs)
-                if result is UNSETTLED:
+                if result is NOT_CALLED:
                     result = call_natively(run, call.args, call.kwargs)
                 return result
             case "substitute" if call.launches_on is not None:

@@ -30,7 +30,7 @@ _get_warn_only = torch._C._get_deterministic_algorithms_warn_only
 _get_benchmark = torch._C._get_cudnn_benchmark
 _INDUCTOR = "torch._inductor.config"
 
-UNSETTLED: Any = object()
+NOT_CALLED: Any = object()
 """In place of the result of a call that was not made."""
 
 
@@ -48,7 +48,7 @@ def call_natively(
     algorithm under cuDNN's benchmark, which a program may turn on inside a block.
     """
     result = call_if_settled(function, args, kwargs)
-    if result is not UNSETTLED:
+    if result is not NOT_CALLED:
         return result
     run = functools.partial(native_calls.run, function, *args, **kwargs)
     if _get_benchmark():
@@ -67,10 +67,10 @@ def call_if_settled(
         kwargs: of the call.
 
     Returns:
-        The result, or ``UNSETTLED`` if the call was not made.
+        The result, or ``NOT_CALLED`` if the call was not made.
     """
     if not _get_flag() or _get_warn_only() or _get_benchmark():
-        return UNSETTLED
+        return NOT_CALLED
     # What is held is asked for in the call: another thread's that needs the flag off finds this one
     # in progress, and waits. As in native_calls.run, whose two calls in Python would cost 3 %.
     progress = native_calls.own.progress
@@ -78,7 +78,7 @@ def call_if_settled(
     try:
         try:
             progress.depth = depth + 1
-            return UNSETTLED if FLAG._active or FLAG._waiting else function(*args, **kwargs)
+            return NOT_CALLED if FLAG._active or FLAG._waiting else function(*args, **kwargs)
         finally:
             progress.depth = depth
     finally:
