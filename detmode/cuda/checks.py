@@ -11,14 +11,14 @@ from torch import Tensor
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def checks_all(launcher: F) -> F:
+def raises_like_aten(launcher: F) -> F:
     """Mark a launcher that raises, before it launches or writes, where PyTorch refuses a call.
 
     It need not know the words: PyTorch's shape functions are then asked for them. Of another
     launcher's call they are asked first, which takes longer than the rest of a call whose shapes
     are new.
     """
-    launcher.checks_all = True  # type: ignore[attr-defined]  # functions have no such field
+    launcher.raises_like_aten = True  # type: ignore[attr-defined]  # functions have no such field
     return launcher
 
 

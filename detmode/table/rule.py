@@ -105,9 +105,9 @@ class Substitute(Action):
         return "out" in inspect.signature(self.function).parameters
 
     @cached_property
-    def checks(self) -> bool:
-        """True if the function is marked as one that :func:`~detmode.cuda.checks.checks_all`."""
-        return getattr(self.function, "checks_all", False)
+    def raises_like_aten(self) -> bool:
+        """True if the function is marked as one that :func:`~detmode.cuda.checks.raises_like_aten`."""
+        return getattr(self.function, "raises_like_aten", False)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import MAGIC, Launch, Source, contiguous, index_ctype, new_empty, planned
-from detmode.cuda.checks import check_implemented, checks_all
+from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
     MANY,
     PER_THREAD,
@@ -24,7 +24,7 @@ KERNEL = "adaptive_avg_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
-@checks_all
+@raises_like_aten
 def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool2d`` with respect to its input.
 
@@ -45,7 +45,7 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     return _gather(name, grad_output, self, 2, last)
 
 
-@checks_all
+@raises_like_aten
 def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """The gradient of ``_adaptive_avg_pool3d`` with respect to its input.
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, planned
-from detmode.cuda.checks import check_implemented, checks_all
+from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
     COLUMNS,
     check,
@@ -24,7 +24,7 @@ FEW = "adaptive_max_pool_few"
 SOURCE = Source(__file__, "kernels.cu", entries=(*entries(KERNEL), *entries(FEW, (COLUMNS,))))
 
 
-@checks_all
+@raises_like_aten
 def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
     """The gradient of ``adaptive_max_pool2d`` with respect to its input.
 
@@ -46,7 +46,7 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
     return _gather(grad_output, self, indices, 2, memory_format)
 
 
-@checks_all
+@raises_like_aten
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
     """The gradient of ``adaptive_max_pool3d`` with respect to its input.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, index_ctype, new_empty, planned
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
 from detmode.cuda.rows.pooling import Sizes, Windows, pooled_size, triple, window_of
 from detmode.table.conditions import FLOATING
@@ -23,7 +23,7 @@ KERNEL = "avg_pool3d_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
-@checks_all
+@raises_like_aten
 def avg_pool3d_backward(
     grad_output: Tensor,
     self: Tensor,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import contiguous, ctype, launch, launch_blocks, new_empty, new_full
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
 
 __all__ = ["SOURCE", "ctc_loss_backward"]
@@ -24,7 +24,7 @@ ProbsStride = namedtuple("ProbsStride", "time sample label")
 """The strides of ``log_probs``."""
 
 
-@checks_all
+@raises_like_aten
 def ctc_loss_backward(
     grad: Tensor,
     log_probs: Tensor,

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import contiguous, new_zeros
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 
 
-@checks_all
+@raises_like_aten
 def embedding_dense_backward(
     grad_output: Tensor,
     indices: Tensor,

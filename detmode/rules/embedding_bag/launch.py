@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, sum_to_zeros
-from detmode.cuda.checks import check_devices, check_implemented, checks_all
+from detmode.cuda.checks import check_devices, check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows, flat, sorts_rows
 from detmode.cuda.rows.sums import add_rows
@@ -30,7 +30,7 @@ SOURCE = Source(
 )
 
 
-@checks_all
+@raises_like_aten
 def embedding_bag_backward(
     grad: Tensor,
     indices: Tensor,
@@ -71,7 +71,7 @@ def embedding_bag_backward(
     return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
 
 
-@checks_all
+@raises_like_aten
 def embedding_bag_dense_backward(
     grad: Tensor,
     indices: Tensor,

@@ -18,7 +18,7 @@ from detmode.cuda import (
     new_zeros,
     planned,
 )
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import entries, shared_out, unsized
 from detmode.cuda.rows.positions import check_on_host
 from detmode.table.conditions import FLOATING
@@ -29,7 +29,7 @@ REPEATED = 2**18
 """Threads at most of a launch that hardly ever has work: no more than run at once."""
 
 
-@checks_all
+@raises_like_aten
 def fractional_max_pool2d_backward(
     grad_output: Tensor,
     self: Tensor,
@@ -59,7 +59,7 @@ def fractional_max_pool2d_backward(
     return _gather(2, grad_output, self, kernel_size, output_size, indices)
 
 
-@checks_all
+@raises_like_aten
 def fractional_max_pool3d_backward(
     grad_output: Tensor,
     self: Tensor,

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import most_shared, new_empty, new_zeros, planned
-from detmode.cuda.checks import check_devices, checks_all
+from detmode.cuda.checks import check_devices, raises_like_aten
 from detmode.rules.grid_sampler.gradients import plan
 from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
 
 ZEROS = 0
 
 
-@checks_all
+@raises_like_aten
 def grid_sampler_2d_backward(
     grad_output: Tensor,
     input: Tensor,
@@ -81,7 +81,7 @@ def grid_sampler_3d_backward(
     return _backward(name, 3, how, input, grid, grad_output, output_mask)
 
 
-@checks_all
+@raises_like_aten
 def cudnn_grid_sampler_backward(
     self: Tensor, grid: Tensor, grad_output: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros
-from detmode.cuda.checks import check_implemented, checks_all
+from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.table.conditions import INTEGRAL
@@ -24,7 +24,7 @@ SOURCE = Source(
 )
 
 
-@checks_all
+@raises_like_aten
 def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """``aten::histc``: how many elements lie in each of ``bins`` equal parts of ``[min, max]``.
 
@@ -110,7 +110,7 @@ def _range(self: Tensor, low: float, high: float) -> tuple[float, float]:
     return low, high
 
 
-@checks_all
+@raises_like_aten
 def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
     """``aten::bincount`` with weights: ``result[self[i]] += weights[i]``.
 

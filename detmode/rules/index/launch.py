@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import clone
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
     axis_of,
@@ -20,7 +20,7 @@ from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
 
 
-@checks_all
+@raises_like_aten
 def index_add(
     self: Tensor,
     dim: int,
@@ -75,7 +75,7 @@ def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
         )
 
 
-@checks_all
+@raises_like_aten
 def index_put(
     self: Tensor,
     indices: Sequence[Tensor | None],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import axis_of
 
 
-@checks_all
+@raises_like_aten
 def index_copy(
     self: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Tensor | None = None
 ) -> Tensor:

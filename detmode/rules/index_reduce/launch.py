@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import new_full
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.extrema import extreme_rows
 from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
 from detmode.cuda.rows.positions import axis_of
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
-@checks_all
+@raises_like_aten
 def index_reduce(
     self: Tensor,
     dim: int,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, Source, planned
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.pooling import Windows, triple, window_of
 from detmode.table.conditions import FLOATING
@@ -20,7 +20,7 @@ KERNEL = "max_pool3d_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
 
 
-@checks_all
+@raises_like_aten
 def max_pool3d_with_indices_backward(
     grad_output: Tensor,
     self: Tensor,

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import contiguous, new_zeros
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows
 
 
-@checks_all
+@raises_like_aten
 def max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
     """Zeros, and each input where its index says; of inputs with one index the last stays.
 
@@ -34,7 +34,7 @@ def max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> T
     return _unpool(2, self, indices, output_size)
 
 
-@checks_all
+@raises_like_aten
 def max_unpool3d(
     self: Tensor,
     indices: Tensor,

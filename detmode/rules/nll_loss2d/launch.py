@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, ctype, new_empty, planned
-from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all
+from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.table.conditions import FLOATING
 
@@ -28,7 +28,7 @@ SOURCE = Source(
 )
 
 
-@checks_all
+@raises_like_aten
 def nll_loss2d_forward(
     self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
 ) -> tuple[Tensor, Tensor]:

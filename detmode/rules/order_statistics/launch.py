@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
-from detmode.cuda.checks import check_implemented, checks_all
+from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import axis_of
 from detmode.table.conditions import FLOATING, INTEGRAL
 
@@ -38,7 +38,7 @@ SOURCE = Source(
 )
 
 
-@checks_all
+@raises_like_aten
 def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::median.dim``: of an even number of elements the lower one; NaN if there is one.
 
@@ -52,7 +52,7 @@ def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tenso
     return _select("median", self, dim, keepdim, MEDIAN)
 
 
-@checks_all
+@raises_like_aten
 def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::nanmedian.dim``: the median of what is not NaN; NaN where nothing else is there.
 
@@ -61,7 +61,7 @@ def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Te
     return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
 
 
-@checks_all
+@raises_like_aten
 def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::kthvalue``: the k-th smallest value, from 1; a NaN is larger than all numbers.
 

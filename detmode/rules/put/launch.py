@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import clone, contiguous
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
 from detmode.cuda.rows.shapes import Rows
@@ -14,7 +14,7 @@ from detmode.cuda.rows.sums import add_rows
 from detmode.process.torch_settings import deterministic_flag
 
 
-@checks_all
+@raises_like_aten
 def put(
     self: Tensor,
     index: Tensor,
@@ -46,7 +46,7 @@ def put(
     return in_contiguous(target, move_rows, positions, source, Rows(1, n, 1, size, wraps=True))
 
 
-@checks_all
+@raises_like_aten
 def put_integers(
     self: Tensor,
     index: Tensor,

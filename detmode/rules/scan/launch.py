@@ -14,7 +14,7 @@ from detmode.cuda import (
     new_empty,
     planned,
 )
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.table.conditions import COMPLEX, FLOATING
 
 THREADS = 256
@@ -38,7 +38,7 @@ SOURCE = Source(
 )
 
 
-@checks_all
+@raises_like_aten
 def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """``aten::cumsum`` of a tensor whose elements all lie along ``dim``.
 
@@ -54,13 +54,13 @@ def cumsum(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tenso
     return _scan("cumsum", self if dtype is None else contiguous(self, dtype), dim)
 
 
-@checks_all
+@raises_like_aten
 def cumprod(self: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     """``aten::cumprod`` of a tensor whose elements all lie along ``dim``: see :func:`cumsum`."""
     return _scan("cumprod", self if dtype is None else contiguous(self, dtype), dim)
 
 
-@checks_all
+@raises_like_aten
 def logcumsumexp(self: Tensor, dim: int) -> Tensor:
     """``aten::logcumsumexp`` of a tensor whose elements all lie along ``dim``.
 

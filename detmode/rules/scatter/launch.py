@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
-@checks_all
+@raises_like_aten
 def scatter(
     self: Tensor,
     dim: int,

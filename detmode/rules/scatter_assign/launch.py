@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import clone, contiguous, new_arange, new_zeros
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, linearize
 from detmode.cuda.rows.scattered import check, laid_out, rows_of
 from detmode.cuda.rows.shapes import Rows
 
 
-@checks_all
+@raises_like_aten
 def scatter(
     self: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Tensor | None = None
 ) -> Tensor:

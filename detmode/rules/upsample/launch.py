@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.interpolation import gather_backward
 from detmode.cuda.rows.interpolation_tables import SOURCE, Interpolation
 
@@ -15,7 +15,7 @@ LINEAR = Interpolation(SOURCE, "Linear", lambda size, scale: 2, clamps=True)
 CUBIC = Interpolation(SOURCE, "Cubic", lambda size, scale: 4, clamps=True)
 
 
-@checks_all
+@raises_like_aten
 def upsample_linear1d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -27,7 +27,7 @@ def upsample_linear1d_backward(
     return gather_backward(LINEAR, grad_output, output_size, input_size, align_corners, (scales,))
 
 
-@checks_all
+@raises_like_aten
 def upsample_bilinear2d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -42,7 +42,7 @@ def upsample_bilinear2d_backward(
     )
 
 
-@checks_all
+@raises_like_aten
 def upsample_bicubic2d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -64,7 +64,7 @@ def upsample_bicubic2d_backward(
     )
 
 
-@checks_all
+@raises_like_aten
 def upsample_trilinear3d_backward(
     grad_output: Tensor,
     output_size: Sequence[int],

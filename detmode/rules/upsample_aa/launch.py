@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source
-from detmode.cuda.checks import checks_all
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.interpolation import gather_backward
 from detmode.cuda.rows.interpolation_tables import Interpolation, entries_of
 
@@ -29,7 +29,7 @@ BILINEAR = Interpolation(SOURCE, "Antialiased<Bilinear>", partial(_taps, 1), cla
 BICUBIC = Interpolation(SOURCE, "Antialiased<Bicubic>", partial(_taps, 2), clamps=False)
 
 
-@checks_all
+@raises_like_aten
 def upsample_bilinear2d_aa_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
@@ -43,7 +43,7 @@ def upsample_bilinear2d_aa_backward(
     return gather_backward(BILINEAR, grad_output, output_size, input_size, align_corners, scales)
 
 
-@checks_all
+@raises_like_aten
 def upsample_bicubic2d_aa_backward(
     grad_output: Tensor,
     output_size: Sequence[int],
