@@ -137,7 +137,7 @@ class DeterministicMode(Interception):
         )
         rules = _default_rules() if rules is None else rules
         self.intercept = intercept
-        self.lists = intercept == "listed" and listed.AVAILABLE
+        self.intercepts_listed = intercept == "listed" and listed.AVAILABLE
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self.compiles = compile
@@ -232,7 +232,7 @@ class DeterministicMode(Interception):
         if self._simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         level.become_innermost(undo)
-        if self.lists:
+        if self.intercepts_listed:
             listed.enter(level, undo)
             return
         if self.intercept == "listed":
@@ -357,7 +357,7 @@ class DeterministicMode(Interception):
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         head: dict[str, Any] = {}
-        if self.lists:
+        if self.intercepts_listed:
             head["intercept"] = "listed"
         if self.unsettled:
             head["unsettled"] = list(self.unsettled.values())
@@ -454,7 +454,7 @@ def _meets(alert: str) -> bool:
     return mode is not None and any(
         alert in map(row.rule.alert_for, ("functional", "out"))
         # It may have been loaded after the block was entered.
-        and not (mode.lists and not listed.registered(row.rule.op))
+        and not (mode.intercepts_listed and not listed.registered(row.rule.op))
         for row in mode._table
     )
 

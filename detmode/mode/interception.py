@@ -90,7 +90,7 @@ class Interception(CompiledInside):
 
     supports_higher_order_operators = True
 
-    lists = False
+    intercepts_listed = False
     """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
     # Modes of tests and modes that only observe override these.
@@ -283,7 +283,7 @@ class Interception(CompiledInside):
             return call.run()
         else:
             decision = self._count_varying(call, decision)
-        if self.lists:
+        if self.intercepts_listed:
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)

@@ -346,7 +346,7 @@ def acting() -> DeterministicMode | None:
     level = innermost()
     if level is not None:
         # A dispatch mode has decided before.
-        return level if level.lists else None
+        return level if level.intercepts_listed else None
     return _guest_of(_levels[-1]) if _levels else None
 
 

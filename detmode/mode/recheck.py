@@ -276,7 +276,7 @@ class Recheck:
         try:
             args, kwargs = start.again()
             # A level that lists has no modes outside, and registered kernels act inside a call.
-            outside = nullcontext() if call.level.lists else without_modes()
+            outside = nullcontext() if call.level.intercepts_listed else without_modes()
             with repeated() as actions, outside:
                 result = run(args, kwargs)
             start.check()

@@ -89,7 +89,7 @@ class SampledCalls:
     def begin(self, level: DeterministicMode, receive: Receive) -> None:
         """Count the calls that a level receives, and hand the sampled ones over."""
         # In the object alone, so that a mode without recheck pays nothing.
-        if level.lists:
+        if level.intercepts_listed:
             # The class's own stays for other modes.
             level._intercept = MethodType(_intercepting(self, level, receive), level)  # type: ignore[method-assign]
         else:

@@ -104,7 +104,7 @@ def _noted(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _guards_inside(*args: Any, **kwargs: Any) -> Any:
     """Make the guards of compiled code: they hold where tensors are dispatched to modes, or not."""
-    in_dispatch_mode = thread.mode is not None and not thread.mode.lists
+    in_dispatch_mode = thread.mode is not None and not thread.mode.intercepts_listed
     with BaseTorchDispatchMode() if in_dispatch_mode else contextlib.nullcontext():
         return CheckFunctionManager(*args, **kwargs)
 
