@@ -99,14 +99,14 @@ class CollectiveNumbers:
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
     def of(
-        self, plan: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Collective | None:
         """Return the identity of a call; ``None`` if its group cannot be told."""
-        arguments = plan.signature.bind(args, kwargs)
+        arguments = overload.signature.bind(args, kwargs)
         found = _process_group(arguments.get("process_group", arguments.get("group_name")))
         if found is None:
             return None
-        group, peers = _described(found), _peers(plan, arguments, found.rank())
+        group, peers = _described(found), _peers(overload, arguments, found.rank())
         number = self._counts[group, peers]
         self._counts[group, peers] += 1
         return Collective(group, number, peers)
@@ -153,8 +153,8 @@ def _described(group: Any) -> GroupIdentity:
     return GroupIdentity(group.group_name, group.group_desc, backend, tuple(ranks))
 
 
-def _peers(plan: OverloadInfo, arguments: dict[str, Any], rank: int) -> tuple[int, ...]:
-    name, sends = _PEERS.get(plan.func._schema.name, (None, None))
+def _peers(overload: OverloadInfo, arguments: dict[str, Any], rank: int) -> tuple[int, ...]:
+    name, sends = _PEERS.get(overload.func._schema.name, (None, None))
     if sends is None:
         return ()
     peer = ANY if name is None else arguments[name]

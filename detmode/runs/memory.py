@@ -235,7 +235,7 @@ class Memory:
             if end == storage.nbytes() and storage.device.type in ("cpu", "cuda"):
                 block.marks.append(Mark(storage, begin, end, storage.device))
 
-    def read_by(self, plan: OverloadInfo, inputs: list[Tensor], written: list[Tensor]) -> int:
+    def read_by(self, overload: OverloadInfo, inputs: list[Tensor], written: list[Tensor]) -> int:
         """Return the content of what a call about to be made reads.
 
         If that is undefined, so are its results.
@@ -243,20 +243,20 @@ class Memory:
         Of a call with lists of tensors nobody knows which of its results come from which of them:
         they are undefined where all that it reads is.
         """
-        if not self._blocks or plan.reads_no_data or plan.aliases or plan.rebinds:
+        if not self._blocks or overload.reads_no_data or overload.aliases or overload.rebinds:
             return DEFINED
-        if not plan.pointwise:
+        if not overload.pointwise:
             # What they held before is overwritten.
             inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
-        is_atens = plan.func.namespace == "aten"
+        is_atens = overload.func.namespace == "aten"
         self.look(inputs, takes_off=is_atens)
-        if is_atens or plan.asynchronous:
+        if is_atens or overload.asynchronous:
             # A collective goes on writing when its call has returned: nothing is put back then.
             self._make_way(written)
-        if plan.asynchronous:
+        if overload.asynchronous:
             return DEFINED
         contents = [self._content_of_result(tensor) for tensor in filter(is_strided, inputs)]
-        if UNDEFINED in contents and (not plan.has_lists or set(contents) == {UNDEFINED}):
+        if UNDEFINED in contents and (not overload.has_lists or set(contents) == {UNDEFINED}):
             return UNDEFINED
         return PARTLY if any(contents) else DEFINED
 
@@ -289,7 +289,7 @@ class Memory:
 
     def called(
         self,
-        plan: OverloadInfo,
+        overload: OverloadInfo,
         inputs: list[Tensor],
         written: list[Tensor],
         fresh: list[Tensor],
@@ -298,13 +298,13 @@ class Memory:
         """Note what a call has written.
 
         Args:
-            plan: its overload, which does not allocate.
+            overload: its overload, which does not allocate.
             inputs: the tensors that it may have read.
             written: the arguments that it has written.
             fresh: the results in memory of their own.
             undefined: whether :meth:`read_by` said so before the call.
         """
-        if plan.rebinds:
+        if overload.rebinds:
             return  # it writes no bytes
         if undefined:
             self.allocated(fresh)
@@ -315,22 +315,22 @@ class Memory:
         elif self._blocks:
             self.written(fresh)
             # What was undefined in the place of an element stays so.
-            if not plan.pointwise:
+            if not overload.pointwise:
                 self.written(written)
             else:
                 self.written(each for each in written if not any(each is i for i in inputs))
 
-    def spread(self, plan: OverloadInfo, inputs: list[Tensor], results: list[Tensor]) -> bool:
+    def spread(self, overload: OverloadInfo, inputs: list[Tensor], results: list[Tensor]) -> bool:
         """Note which elements of an elementwise call's results come from undefined ones.
 
         Returns:
             False if it is no such call, or if they are in too many pieces to follow.
         """
-        if not plan.elementwise or plan.has_lists:
+        if not overload.elementwise or overload.has_lists:
             return False
         results = [*filter(is_strided, results)]
         # What a copy overwrites it does not read.
-        read = filter(is_strided, inputs[1:] if plan.copies else inputs)
+        read = filter(is_strided, inputs[1:] if overload.copies else inputs)
         partly = [each for each in read if each.untyped_storage()._cdata in self._blocks]
         if any(each.numel() > _MOST_ELEMENTS for each in results):
             return False

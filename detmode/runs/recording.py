@@ -104,7 +104,7 @@ class record(RunObserver):
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
         self._collectives = CollectiveNumbers()
-        self._plan = cache(OverloadInfo)
+        self._info = cache(OverloadInfo)
         self._memory = Memory()
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
@@ -225,27 +225,31 @@ class record(RunObserver):
         if _is_received():
             return run(*args, **kwargs)
         with self._lock:
-            plan = self._plan(func)
-            inputs, written = plan.read(args, kwargs), plan.written(args, kwargs)
-            if plan.takes_storages:
+            overload = self._info(func)
+            inputs, written = overload.read(args, kwargs), overload.written(args, kwargs)
+            if overload.takes_storages:
                 inputs += [bytes_of(value) for value in args if _is_storage(value)]
-            seeded = generator_state(inputs, kwargs) if plan.seeded else None
+            seeded = generator_state(inputs, kwargs) if overload.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
             self._memory.allocated(buffers)
             # A view of an unfinished result does not wait for it.
-            is_late = plan.waits or plan.aliases
+            is_late = overload.waits or overload.aliases
             if self._pending and not is_late:
                 # Gloo itself copies a result into place, while another thread waits for it.
-                self._complete(inputs[1:] if plan.copies else [*inputs, *written])
-            content = self._memory.read_by(plan, plan.without_unread(inputs, args, kwargs), written)
+                self._complete(inputs[1:] if overload.copies else [*inputs, *written])
+            content = self._memory.read_by(
+                overload, overload.without_unread(inputs, args, kwargs), written
+            )
             undefined = content == UNDEFINED
-            before = None if is_late else self._add(inputs, really=plan.gives_value)
-            resized = filter(is_strided, written if plan.allocates else ())
+            before = None if is_late else self._add(inputs, really=overload.gives_value)
+            resized = filter(is_strided, written if overload.allocates else ())
             sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
-            collective = self._collectives.of(plan, args, kwargs) if plan.asynchronous else None
-            dump = None if self._skips else self._dumps.begin(plan.name, self._calls)
+            collective = (
+                self._collectives.of(overload, args, kwargs) if overload.asynchronous else None
+            )
+            dump = None if self._skips else self._dumps.begin(overload.name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
             self._running += 1
@@ -265,50 +269,55 @@ class record(RunObserver):
                 tensor for tensor in tensors_in((result,)) if not any(tensor is w for w in written)
             ]
             fresh, known = [], set()
-            if plan.allocates or plan.undefined or before is None or not self._memory.is_defined:
+            if (
+                overload.allocates
+                or overload.undefined
+                or before is None
+                or not self._memory.is_defined
+            ):
                 # Returning a view of an input does not write it.
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             if before is None:
-                if plan.waits or fresh:
+                if overload.waits or fresh:
                     self._complete(inputs)
                     self._memory.look(inputs)
                 before = self._add(inputs)
-            if plan.allocates:
+            if overload.allocates:
                 for storage, size in sizes:
                     self._memory.resized(storage, size)
                 self._memory.new(fresh)
             else:
-                self._memory.called(plan, inputs, written, fresh, undefined)
-                if content == PARTLY and self._memory.spread(plan, inputs, [*fresh, *written]):
+                self._memory.called(overload, inputs, written, fresh, undefined)
+                if content == PARTLY and self._memory.spread(overload, inputs, [*fresh, *written]):
                     content = DEFINED  # as far as it is recorded
             # What is an argument's memory is followed already.
-            unwritten = [result[n] for n in plan.undefined if _storage(result[n]) not in known]
+            unwritten = [result[n] for n in overload.undefined if _storage(result[n]) not in known]
             if unwritten:
                 self._memory.allocated(unwritten, is_result=False)
                 # One of them may contain another output.
                 self._memory.written(
                     each for each in outputs if not any(each is one for one in unwritten)
                 )
-            if plan.asynchronous:
-                waited_for = plan.is_waited_for(args)
+            if overload.asynchronous:
+                waited_for = overload.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)
                 mutated = self._add_pending(written, waited_for)
             else:
                 after, mutated = self._add(outputs), self._add(written)
-            if dump is not None and not plan.asynchronous:
+            if dump is not None and not overload.asynchronous:
                 dump.add("output", self._defined(outputs))
                 dump.add("mutated", self._defined(written))
             if not self._skips:
-                self._dumps.made(plan.name, dump)
+                self._dumps.made(overload.name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
             arguments = arguments_text(args, kwargs)
-            self._write(plan.name, place, sides, seeded, arguments, inside, collective)
+            self._write(overload.name, place, sides, seeded, arguments, inside, collective)
             if content != DEFINED and not self._skips:
-                unsaid = undefined and not plan.gives_value
+                unsaid = undefined and not overload.gives_value
                 (self._unsaid if unsaid else self._doubtful)[
-                    f"{plan.name} at {place.site.text}"
+                    f"{overload.name} at {place.site.text}"
                 ] += 1
             # What comes next in a graph may write them, which is not seen.
             self._memory.written(buffers)

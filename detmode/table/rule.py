@@ -106,7 +106,7 @@ class Substitute(Action):
 
     @cached_property
     def raises_like_aten(self) -> bool:
-        """True if the function is marked as one that :func:`~detmode.cuda.checks.raises_like_aten`."""
+        """True if the function is marked by :func:`~detmode.cuda.checks.raises_like_aten`."""
         return getattr(self.function, "raises_like_aten", False)
 
 
