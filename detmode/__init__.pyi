@@ -25,7 +25,7 @@ from .mode.torch_api import (
     use_deterministic_algorithms,
 )
 from .mode.warm import warm
-from .reports.report import Record, Report, ReportRow
+from .reports.report import Report, ReportRow
 from .rules import default_rules
 from .runs.checkpoints import RecordedSavePlanner
 from .runs.comparison import Comparison
@@ -65,7 +65,6 @@ __all__ = [
     "ProbeReport",
     "RankError",
     "RecheckError",
-    "Record",
     "RecordedSavePlanner",
     "Refuse",
     "Report",

@@ -121,9 +121,6 @@ class ReportRow:
         return self.family == "uninitialized_memory" and not self.varies
 
 
-Record = ReportRow
-"""The name that a row had first."""
-
 _FIELDS = tuple(each.name for each in fields(ReportRow))
 _FILTERS = (*_FIELDS, "varies", "fills_memory")
 
