@@ -160,7 +160,7 @@ class DeterministicMode(Interception):
         # Of a level that lists: what its kernels know; its thread; in others, the level itself.
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
         self.entered_in: int | None = None
-        self.host: DeterministicMode | None = None
+        self.owner: DeterministicMode | None = None
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
         # Its levels in such threads, where it does.

@@ -353,10 +353,10 @@ def acting() -> DeterministicMode | None:
 def _guest_of(level: DeterministicMode) -> DeterministicMode:
     """Return the level as it acts in a thread that has not entered it: with the thread's memory."""
     guest: DeterministicMode | None = carried(_GUEST)
-    if guest is None or guest.host is not level:
+    if guest is None or guest.owner is not level:
         memory = forward_memory() if guest is None else guest._memory
         guest = level.again()
-        guest.host, guest._memory = level, memory
+        guest.owner, guest._memory = level, memory
         guest._counter = level._counter.of_another_thread()
         carry(_GUEST, guest)
     return guest
