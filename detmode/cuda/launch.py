@@ -216,7 +216,7 @@ class UnsizedLaunch:
     Args:
         source: the `.cu` file.
         entry: one of `source.entries`.
-        open: the parameters whose numbers are to come.
+        unset: the parameters whose numbers are to come.
         block: threads of a block, as for `launch_blocks`.
         shared: bytes of dynamic shared memory.
         numbers: the arguments of all other parameters that are no pointers, as for `launch`; and
@@ -224,7 +224,7 @@ class UnsizedLaunch:
 
     Attributes:
         of_threads: makes a `Launch`; called with the number of threads, as for `launch`, and with
-            the open numbers in the order of their names; of a struct, its members' values. Raises
+            the unset numbers in the order of their names; of a struct, its members' values. Raises
             ValueError if the number of threads is negative, the parameters do not hold such
             numbers, or the block has not 256 threads.
         of_blocks: the same, with a grid instead of the threads, as for `launch_blocks`.
@@ -247,7 +247,7 @@ class UnsizedLaunch:
         self,
         source: Source,
         entry: str,
-        open: Sequence[str],
+        unset: Sequence[str],
         block: int | Sequence[int] = BLOCK,
         shared: int = 0,
         /,
@@ -264,12 +264,12 @@ class UnsizedLaunch:
         for name in pointers:
             if keyword.iskeyword(name) or name.startswith("_"):
                 raise ValueError(f"{signature.where}: a launch cannot name {name!r}, rename it")
-        make = _functions(tuple(pointers), frozenset(absent), len(open))
+        make = _functions(tuple(pointers), frozenset(absent), len(unset))
         self.of_threads, self.of_blocks, self.launch, self.launch_blocks = make(
             signature.where,
             (source, entry, threads, shared),
             _grid_for if threads == _BLOCK else self._refuse_threads,
-            signature.packer(open, numbers),
+            signature.packer(unset, numbers),
         )
 
     def _refuse_threads(self, _: int) -> NoReturn:
@@ -295,16 +295,16 @@ def make(_where, _what, _grid_for, _pack):
         else:
             _launch(_what, _grid, _bound)
 
-    def of_threads(_threads{open}, /):
+    def of_threads(_threads{unset}, /):
         return _partial(_later, _grid_for(_threads), {words})
 
-    def of_blocks(_grid{open}, /):
+    def of_blocks(_grid{unset}, /):
         return _partial(_later, _checked_grid("of_blocks", _grid), {words})
 
-    def launch(_threads{open}, /, *, {given}):
+    def launch(_threads{unset}, /, *, {given}):
         _later(_grid_for(_threads), {words}, {by_name})
 
-    def launch_blocks(_grid{open}, /, *, {given}):
+    def launch_blocks(_grid{unset}, /, *, {given}):
         _later(_checked_grid("launch_blocks", _grid), {words}, {by_name})
 
     for each in (_later, of_threads, of_blocks, launch, launch_blocks):
@@ -317,11 +317,11 @@ _partial = functools.partial
 
 @functools.cache
 def _functions(
-    pointers: tuple[str, ...], absent: frozenset[str], n_open: int
+    pointers: tuple[str, ...], absent: frozenset[str], n_unset: int
 ) -> Callable[..., tuple[Callable[..., Any], ...]]:
     """Compile what makes the functions of an `UnsizedLaunch`, for such parameters."""
     given = [name for name in pointers if name not in absent]
-    open = "".join(f", _{i}" for i in range(n_open))
+    unset = "".join(f", _{i}" for i in range(n_unset))
     devices = ["_index", *(f"_device_of({name})" for name in given[1:]), "_index"]
     text = _TEXT.format(
         given=", ".join(given),
@@ -329,8 +329,8 @@ def _functions(
         first=given[0],
         devices=" == ".join(devices),
         all=", ".join("None" if name in absent else name for name in pointers),
-        open=open,
-        words=f"_pack({open[2:]})",
+        unset=unset,
+        words=f"_pack({unset[2:]})",
     )
     found: dict[str, Any] = {}
     exec(text, globals(), found)

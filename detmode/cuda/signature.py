@@ -206,11 +206,11 @@ class KernelSignature:
             pass
         refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
 
-    def packer(self, open: Sequence[str], numbers: Mapping[str, object]) -> Callable[..., bytes]:
+    def packer(self, unset: Sequence[str], numbers: Mapping[str, object]) -> Callable[..., bytes]:
         """Give what packs the numbers as :meth:`bind` does, with some to come and the others fixed.
 
         Args:
-            open: the names of those to come. They are the function's arguments, in this order; of a
+            unset: the names of those to come. They are the function's arguments, in this order; of a
                 struct, its members' values.
             numbers: the others.
 
@@ -218,24 +218,24 @@ class KernelSignature:
             ValueError, TypeError: as :meth:`bind`. What is given raises ValueError where its
                 parameters cannot hold such numbers.
         """
-        names, given = self._numbers.names, {**dict.fromkeys(open), **numbers}
+        names, given = self._numbers.names, {**dict.fromkeys(unset), **numbers}
         if given.keys() != set(names):
             refuse_names(self.where, given, names)
-        if len(given) < len(open) + len(numbers):
-            raise ValueError(f"{self.where}: a parameter is open twice, or has a number as well")
+        if len(given) < len(unset) + len(numbers):
+            raise ValueError(f"{self.where}: a parameter is unset twice, or has a number as well")
         parameters = self._numbers.parameters
         fixed = _Numbers(self.where, [each for each in parameters if each.name in numbers])
         values = fixed.of(numbers)
-        # Those behind the last that is open are packed once.
-        end = max((i + 1 for i, each in enumerate(parameters) if each.name in open), default=0)
+        # Those behind the last that is unset are packed once.
+        end = max((i + 1 for i, each in enumerate(parameters) if each.name in unset), default=0)
         n_behind = sum(len(each.members) or 1 for each in parameters[end:])
         packed = fixed.pack(*values)
         behind = packed[len(packed) - 8 * n_behind :]
 
         def refuse(*numbers: object) -> NoReturn:
-            raise ValueError(f"{self.where}: {', '.join(open)} cannot hold {numbers}") from None
+            raise ValueError(f"{self.where}: {', '.join(unset)} cannot hold {numbers}") from None
 
-        return _packer(parameters[:end], open, dict(zip(fixed.names, values)), behind, refuse)
+        return _packer(parameters[:end], unset, dict(zip(fixed.names, values)), behind, refuse)
 
 
 def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
@@ -285,23 +285,23 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any,
 
 def _packer(
     numbers: Sequence[Parameter],
-    open: Sequence[str],
+    unset: Sequence[str],
     fixed: Mapping[str, object],
     behind: bytes,
     refuse: Callable[..., None],
 ) -> Callable[..., bytes]:
-    """Return what packs an argument for each of the parameters in ``open``; structs are opened.
+    """Return what packs an argument for each of the parameters in ``unset``; structs are opened.
 
     ``fixed`` has the arguments of the other ones in ``numbers``, and ``behind`` are the words that
     follow. ``refuse`` is called with arguments that cannot be packed.
     """
-    places = {name: f"a{i}" for i, name in enumerate((*open, *fixed))}
+    places = {name: f"a{i}" for i, name in enumerate((*unset, *fixed))}
     opened = ("*" * bool(each.members) + places[each.name] for each in numbers)
     kinds = (k for each in numbers for _, k in each.members or [("", each.kind)])
     layout = struct.Struct("=" + "".join(_CODES[kind] for kind in kinds))
     known = {places[name]: value for name, value in fixed.items()}
     known |= {"pack_all": layout.pack, "behind": behind, "error": struct.error, "refuse": refuse}
-    taken = ", ".join(places[name] for name in open)
+    taken = ", ".join(places[name] for name in unset)
     text = f"""
 def pack({taken}):
     try:

@@ -80,13 +80,13 @@ def unsized(
     dtype: torch.dtype,
     per_thread: int,
     index: str,
-    open: tuple[str, ...],
+    unset: tuple[str, ...],
     windows: tuple[tuple[int, ...], ...] = (),
     **numbers: Any,
 ) -> UnsizedLaunch:
-    """The launch of an entry without the numbers of the parameters in ``open``."""
+    """The launch of an entry without the numbers of the parameters in ``unset``."""
     entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
-    return UnsizedLaunch(source, entry, open, **dict(zip("thw", windows)), **numbers)
+    return UnsizedLaunch(source, entry, unset, **dict(zip("thw", windows)), **numbers)
 
 
 def gather_chosen(

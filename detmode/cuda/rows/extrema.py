@@ -65,6 +65,6 @@ def _plan(
 
 @planned
 def _unsized(
-    kernel: str, dtype: torch.dtype, open: tuple[str, ...], **numbers: bool
+    kernel: str, dtype: torch.dtype, unset: tuple[str, ...], **numbers: bool
 ) -> UnsizedLaunch:
-    return UnsizedLaunch(SOURCE, f"index_reduce_{kernel}<{ctype(dtype)}>", open, **numbers)
+    return UnsizedLaunch(SOURCE, f"index_reduce_{kernel}<{ctype(dtype)}>", unset, **numbers)

@@ -246,8 +246,8 @@ def _gather_elements(
 ) -> UnsizedLaunch:
     """The one that gathers, ``step`` channels a thread."""
     arguments = f"{ctype(read)}, {ctype(written)}, {dims}, {step}, {str(packed).lower()}"
-    open = "outer", "inner", "resized"
-    return UnsizedLaunch(SOURCE, f"upsample_gather<{arguments}>", open, clamps=clamps)
+    unset = "outer", "inner", "resized"
+    return UnsizedLaunch(SOURCE, f"upsample_gather<{arguments}>", unset, clamps=clamps)
 
 
 @planned
@@ -257,8 +257,8 @@ def _gather_rows(
     """The one that gathers, ``rows`` rows a thread, in blocks with ``x`` threads along a row."""
     entry = f"upsample_gather_rows<{ctype(read)}, {ctype(written)}, {dims}, {rows}>"
     shared = 2 * rows * BLOCK * (8 if read is torch.float64 else 4)
-    open = "outer", "resized"
-    return UnsizedLaunch(SOURCE, entry, open, (x, BLOCK // x), shared, clamps=clamps)
+    unset = "outer", "resized"
+    return UnsizedLaunch(SOURCE, entry, unset, (x, BLOCK // x), shared, clamps=clamps)
 
 
 def _gather(

@@ -145,8 +145,8 @@ def _sparse_rows(
 ) -> UnsizedLaunch:
     entry = f"sparse_rows<{ctype(dtype)}, {width}, {ctype(key)}>"
     absent = {"order": None} if are_sorted else {}
-    open = "shape", "size", "include_self", "scaled", "re", "im"
-    return UnsizedLaunch(SOURCE, entry, open, **absent)
+    unset = "shape", "size", "include_self", "scaled", "re", "im"
+    return UnsizedLaunch(SOURCE, entry, unset, **absent)
 
 
 def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:

@@ -194,8 +194,8 @@ def _integers(
     scalar, addends = ctype(dtype), {"by_row": by_row, **_scaled(scale)}
     counts: dict[str, Any] = {} if mean else {"counts": None}
 
-    def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
-        return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", open, **numbers)
+    def unsized(kernel: str, types: str, *unset: str, **numbers: Any) -> UnsizedLaunch:
+        return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", unset, **numbers)
 
     reading = f"{scalar}, {str(crowded).lower()}, {together}"
     return (

@@ -111,10 +111,10 @@ def in_memory(
     check_how(name, how.interpolation, how.padding, dtypes)
     dtype = dtypes[0]
     entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
-    open = ("groups", "per_thread", *EXTENTS, "headroom")
+    unset = ("groups", "per_thread", *EXTENTS, "headroom")
     fixed = {"padding": how.padding, "align_corners": how.align_corners}
     return (
-        UnsizedLaunch(SOURCE, entry, open, **fixed),
+        UnsizedLaunch(SOURCE, entry, unset, **fixed),
         UnsizedLaunch(SOURCE, f"finish_sums<{ctype(dtype)}>", ("n", "headroom")),
     )
 
