@@ -535,7 +535,7 @@ MODE = (
     *_of(
         "detmode/mode/interception.py",
         "tests/test_pytest_plugin.py",
-        ("self._known is not None and self._known(call)", "False"),
+        ("self.may_go_on(call)", "False"),
     ),
     *_of(
         "detmode/mode/listed.py",

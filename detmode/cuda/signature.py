@@ -210,8 +210,8 @@ class KernelSignature:
         """Give what packs the numbers as :meth:`bind` does, with some to come and the others fixed.
 
         Args:
-            unset: the names of those to come. They are the function's arguments, in this order; of a
-                struct, its members' values.
+            unset: the names of those to come. They are the function's arguments, in this order; of
+                a struct, its members' values.
             numbers: the others.
 
         Raises:

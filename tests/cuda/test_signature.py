@@ -217,7 +217,7 @@ def test_a_launch_whose_size_is_to_come() -> None:
             "'bot' is no parameter (did you mean 'both'?); nothing is given for ",
         ),
         (("both",), {}, "nothing is given for 'after'. The kernel's parameters are both, after"),
-        (("both", "after"), {"after": 1}, "a parameter is open twice, or has a number as well"),
+        (("both", "after"), {"after": 1}, "a parameter is unset twice, or has a number as well"),
         (
             ("both", "output"),
             {"after": 1},
