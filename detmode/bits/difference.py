@@ -40,12 +40,12 @@ def difference(one: Tensor, other: Tensor) -> Difference | None:
     ours, others = parts(one), parts(other)
     if one.shape != other.shape or ours.keys() != others.keys():
         return Difference(max(one.numel(), other.numel()), None)
-    found = [_of_strided(ours[name], others[name]) for name in ours]
-    differing = [each for each in found if each is not None]
+    differences = [_of_strided(ours[name], others[name]) for name in ours]
+    differing = [part for part in differences if part is not None]
     if not differing:
         return None
-    largest = largest_of(*(each.largest for each in differing))
-    return Difference(sum(each.elements for each in differing), largest)
+    largest = largest_of(*(part.largest for part in differing))
+    return Difference(sum(part.elements for part in differing), largest)
 
 
 def largest_of(*sizes: float | None) -> float | None:
@@ -84,7 +84,7 @@ def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
     wide = torch.complex128 if one.is_complex() else torch.float64
     try:
         # Widened before indexing, because not every dtype can be indexed.
-        a, b = (plain(each).to(wide)[where] for each in (one, other))
+        a, b = (plain(tensor).to(wide)[where] for tensor in (one, other))
     except (RuntimeError, TypeError):
         return None
     return (a - b).abs()
@@ -98,6 +98,6 @@ def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
     where = unequal(one, other)
     if where is None:
         return None
-    found = gaps(one, other, where)
-    largest = math.nan if found is None else float(found.max())
+    distances = gaps(one, other, where)
+    largest = math.nan if distances is None else float(distances.max())
     return Difference(int(where.sum()), largest if math.isfinite(largest) else None)

@@ -53,13 +53,13 @@ def add_digest(sums: Tensor, tensor: Tensor) -> None:
         return
     words = _words(data)
     of_chunk = _of_positions(np.arange(min(len(words), _CHUNK), dtype=np.uint64))
-    found = np.zeros(2, dtype=np.uint64)
+    lane_sums = np.zeros(2, dtype=np.uint64)
     for begin in range(0, len(words), _CHUNK):
         chunk = words[begin : begin + _CHUNK]
         from_begin = np.uint64(begin * _POSITION % (1 << 64))
         lanes = _mixed(chunk, of_chunk[: len(chunk)] + from_begin)
-        found += np.array([lane.sum() for lane in lanes])
-    sums += torch.from_numpy(found.view(np.int64))
+        lane_sums += np.array([lane.sum() for lane in lanes])
+    sums += torch.from_numpy(lane_sums.view(np.int64))
 
 
 def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
@@ -76,8 +76,8 @@ def add_digests(sums: Tensor, words: Tensor, lengths: Tensor) -> None:
     positions = np.arange(len(words)) - starts.repeat(counts)
     of_words = _of_positions(positions.astype(np.uint64))
     for lane, values in enumerate(_mixed(words.numpy().view(np.uint64), of_words)):
-        each = np.add.reduceat(values, starts)
-        sums[filled, lane] += torch.from_numpy(each.view(np.int64))
+        lane_sums = np.add.reduceat(values, starts)
+        sums[filled, lane] += torch.from_numpy(lane_sums.view(np.int64))
 
 
 def finish_digests(sums: Tensor, n_bytes: Tensor) -> Tensor:

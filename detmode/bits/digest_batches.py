@@ -156,8 +156,8 @@ class Digests:
                 [n_bytes for _, _, n_bytes in chosen], dtype=torch.int64, device="cpu"
             )
             sums = torch.cat([block.cpu() for block in self._blocks])[rows]
-            found = finish_digests(sums, sizes)
-            found[[block == _UNDEFINED for block, _, _ in chosen]] = 0
-            content: bytes = found.numpy().tobytes()
+            digests = finish_digests(sums, sizes)
+            digests[[block == _UNDEFINED for block, _, _ in chosen]] = 0
+            content: bytes = digests.numpy().tobytes()
         self._begin()
         return content

@@ -32,8 +32,8 @@ class Disturbance:
         names: list[str] = []
         with ExitStack() as stack:
             busy = repeat > 0 and self._load(devices)
-            other = repeat > 0 and not busy and not on_host
-            if other:
+            varies_threads = repeat > 0 and not busy and not on_host
+            if varies_threads:
                 n = torch.get_num_threads()
                 stack.callback(torch.set_num_threads, n)
                 others = sorted({1, 2, n // 2} - {0, n})
@@ -48,7 +48,7 @@ class Disturbance:
                 elif host.launches():
                     names.append("schedule")
                 else:
-                    names.append("threads" if other else "again")
+                    names.append("threads" if varies_threads else "again")
 
     def _load(self, devices: set[torch.device]) -> bool:
         """Load a second stream of each GPU with work that outlasts a short kernel."""

@@ -87,8 +87,10 @@ class AveragedBuffers:
 
     def _of_each_microbatch(self, names: Sequence[str], dtype: torch.dtype) -> list[Tensor]:
         """Return the buffers of each microbatch as one vector."""
-        each = zip(*(self._new[name] for name in names))
-        return [torch.cat([value.reshape(-1).to(dtype) for value in values]) for values in each]
+        by_microbatch = zip(*(self._new[name] for name in names))
+        return [
+            torch.cat([value.reshape(-1).to(dtype) for value in values]) for values in by_microbatch
+        ]
 
     def _give(self, names: Sequence[str], values: Tensor) -> None:
         buffers = [self._named[name] for name in names]

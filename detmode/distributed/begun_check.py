@@ -32,8 +32,8 @@ class BegunCheck:
         # A row of its own, and one for each shard: its key, its layout and its root.
         self._table = torch.zeros(1 + MOST_SHARDS, 4, dtype=torch.int64, device="cpu")
         names = sorted(local.name for shard in shards for _, local in shard.tensors)
-        own = (hash_of("\n".join(names)), step, len(shards), int(is_told))
-        self._table[0] = torch.tensor(own, device="cpu")
+        header = (hash_of("\n".join(names)), step, len(shards), int(is_told))
+        self._table[0] = torch.tensor(header, device="cpu")
         for row, shard in enumerate(shards, 1):
             self._table[row, :2] = torch.tensor([shard.key, shard.layout], device="cpu")
 
@@ -91,12 +91,12 @@ class BegunCheck:
 
     def held(self) -> dict[str, Held]:
         """Return what this rank holds, in the module's order."""
-        found = {}
+        by_position = {}
         for shard in self._shards:
             for (position, local), sums in zip(shard.tensors, shard.sums.tolist()):
-                digest = "".join(f"{each % (1 << 64):016x}" for each in sums)
-                found[position] = local.name, Held(shard.key, local.form, digest)
-        return dict(found[position] for position in sorted(found))
+                digest = "".join(f"{lane % (1 << 64):016x}" for lane in sums)
+                by_position[position] = local.name, Held(shard.key, local.form, digest)
+        return dict(by_position[position] for position in sorted(by_position))
 
 
 def agree(tables: Tensor) -> bool:
@@ -106,8 +106,8 @@ def agree(tables: Tensor) -> bool:
     """
     seen: dict[int, list[int]] = {}
     of_ranks: list[list[list[int]]] = tables.tolist()
-    return len({own[0] for own, *_ in of_ranks}) == 1 and all(
+    return len({header[0] for header, *_ in of_ranks}) == 1 and all(
         seen.setdefault(key, content) == content
-        for own, *rows in of_ranks
-        for key, *content in rows[: own[2]]
+        for header, *rows in of_ranks
+        for key, *content in rows[: header[2]]
     )

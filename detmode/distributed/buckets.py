@@ -26,7 +26,7 @@ class Bucket:
         self._format = format
         # Each parameter begins a block, so that bits do not depend on what shares its bucket.
         block = format.block
-        sizes = (-(-each.numel() // block) * block for each in parameters)
+        sizes = (-(-parameter.numel() // block) * block for parameter in parameters)
         self._begins = list(accumulate(sizes, initial=0))
         self.clear()
 
@@ -188,7 +188,7 @@ class ReplicatedGradients:
 
     def _advance(self) -> None:
         """Let each bucket come to its next collective, the latest first: it has waited least."""
-        self._running = [each for each in self._running if not next(each, True)]
+        self._running = [reduction for reduction in self._running if not next(reduction, True)]
 
 
 def _buckets(
@@ -199,7 +199,7 @@ def _buckets(
     filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in reversed(parameters):
         inside = filling.setdefault((parameter.dtype, parameter.device), [])
-        if inside and sum(each.nbytes for each in (*inside, parameter)) > size:
+        if inside and sum(member.nbytes for member in (*inside, parameter)) > size:
             buckets.append(Bucket(inside, formats[parameter.dtype]))
             inside.clear()
         inside.append(parameter)

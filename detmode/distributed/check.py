@@ -161,9 +161,9 @@ class check_ranks:
     @untraced
     def _after_step(self, stepped: Optimizer, *_: object) -> None:
         if stepped not in self._optimizers:
-            own = set(map(id, self._module.parameters()))
-            trained = (each for group in stepped.param_groups for each in group["params"])
-            self._optimizers[stepped] = any(id(each) in own for each in trained)
+            parameters = set(map(id, self._module.parameters()))
+            trained = (parameter for group in stepped.param_groups for parameter in group["params"])
+            self._optimizers[stepped] = any(id(parameter) in parameters for parameter in trained)
         if self._optimizers[stepped]:
             self.step()
 
@@ -202,7 +202,7 @@ class check_ranks:
             return
         self._checks += 1
         with without_modes(), torch.no_grad():
-            optimizers = [each for each, is_own in self._optimizers.items() if is_own]
+            optimizers = [optimizer for optimizer, is_own in self._optimizers.items() if is_own]
             shards = digests_of(local_tensors(self._module, optimizers, self._also, self._ignore))
             if len(shards) > MOST_SHARDS:
                 raise ValueError(
@@ -343,15 +343,15 @@ class check_ranks:
             self._store.wait([key], timedelta(seconds=self._timeout))
         except RuntimeError as error:
             self._lost(check, error)
-        found: bytes = self._reached(self._store.get, key)
-        return found
+        value: bytes = self._reached(self._store.get, key)
+        return value
 
     def _judge(self, check: BegunCheck) -> Verdict | None:
         """Find the verdict from the digests that all ranks have written."""
         held = {}
         for rank, number in enumerate(self._ranks):
             details = json.loads(self._awaited(check, f"{check.number}/{self._key_of(rank)}"))
-            held[number] = {name: Held(**each) for name, each in details.items()}
+            held[number] = {name: Held(**fields) for name, fields in details.items()}
         return verdict_on_tensors(held, check.step, self._agreed)
 
 

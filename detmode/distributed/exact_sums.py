@@ -89,10 +89,10 @@ class SumFormat:
         is infinite. Where a block shares its code with such a sum, the others in it are NaN.
         """
         means = torch.empty_like(totals, dtype=dtype)
-        for out, sums, own in self.parts(means, totals, codes):
-            scale = power_of_two(own, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
+        for out, sums, code in self.parts(means, totals, codes):
+            scale = power_of_two(code, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
             out.copy_(scale.mul(sums).div_(count))
-            special = own == self.not_finite
+            special = code == self.not_finite
             if _maybe(special):
                 out.copy_(torch.where(special, self._special(sums).to(dtype), out))
         return means
@@ -171,8 +171,8 @@ class ExactSum:
         if self._codes is not None:
             base = 1 << self._format.piece
             sums = (totals, codes, self._codes, *self._words)
-            for out, new, own, *words in self._format.parts(*sums):
-                self._raise(words, own, new)
+            for out, new, code, *words in self._format.parts(*sums):
+                self._raise(words, code, new)
                 high, middle, low = words
                 out.copy_(high).mul_(base).add_(middle).mul_(base).add_(low)
         if last is not None:

@@ -34,15 +34,15 @@ def fix_buckets(model: DistributedDataParallel) -> None:
         )
     if model.find_unused_parameters and not model.static_graph:
         return
-    parameters = [each for each in model.module.parameters() if each.requires_grad]
+    parameters = [item for item in model.module.parameters() if item.requires_grad]
     for reason, holds in (
-        ("it has gradients", any(each.grad is not None for each in parameters)),
+        ("it has gradients", any(item.grad is not None for item in parameters)),
         ("its parameters have hooks", any(map(_has_hooks, parameters))),
         ("it has a communication hook", model._comm_hooks),
         ("it has mixed_precision, which is not supported", model.mixed_precision),
         (
             "it has sparse gradients, which are not supported",
-            any(getattr(each, "sparse", False) for each in model.modules()),
+            any(getattr(item, "sparse", False) for item in model.modules()),
         ),
     ):
         if holds:

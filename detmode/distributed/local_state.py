@@ -61,7 +61,7 @@ def local_tensors(
         TypeError: a tensor has no bytes that could be compared, or a value is not known.
     """
     shards = _shards_of_fsdp1(module)
-    found: list[LocalTensor] = []
+    tensors: list[LocalTensor] = []
 
     def add(name: str, value: object, shard: str) -> None:
         if any(fnmatchcase(name, glob) for glob in ignore):
@@ -70,10 +70,10 @@ def local_tensors(
             if any(fnmatchcase(inner, glob) for glob in ignore):
                 continue
             if isinstance(leaf, Tensor):
-                found.extend(_parts(inner, leaf, shard))
+                tensors.extend(_parts(inner, leaf, shard))
             else:
                 data = torch.frombuffer(bytearray(leaf.encode()), dtype=torch.uint8)
-                found.append(LocalTensor(inner, data, shard, leaf))
+                tensors.append(LocalTensor(inner, data, shard, leaf))
 
     names: dict[Tensor, str] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -85,7 +85,7 @@ def local_tensors(
             options = {
                 name: value
                 for name, value in group.items()
-                if name != "params" and all(isinstance(each, _OPTION) for each in _each(value))
+                if name != "params" and all(isinstance(option, _OPTION) for option in _each(value))
             }
             add(f"{prefix}.{index}", options, WHOLE)
             for position, parameter in enumerate(group["params"]):
@@ -95,7 +95,7 @@ def local_tensors(
     for name, value in also.items():
         is_function = callable(value) and not hasattr(value, "state_dict")
         add(name, value() if is_function else value, WHOLE)  # type: ignore[operator]  # is a function
-    return found
+    return tensors
 
 
 def _each(value: object) -> Iterable[object]:
@@ -113,11 +113,11 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor | str]]:
     elif isinstance(value, torch.Generator):
         yield name, value.get_state()
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _leaves(f"{name}.{key}", each)
+        for key, item in value.items():
+            yield from _leaves(f"{name}.{key}", item)
     elif isinstance(value, (list, tuple)):
-        for position, each in enumerate(value):
-            yield from _leaves(f"{name}.{position}", each)
+        for position, item in enumerate(value):
+            yield from _leaves(f"{name}.{position}", item)
     elif hasattr(value, "state_dict"):
         yield from _leaves(name, value.state_dict())
     else:
@@ -166,15 +166,15 @@ def _shards_of_fsdp1(module: nn.Module) -> dict[str, str]:
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is None:
         return {}
-    found = {}
+    shards = {}
     for path, inner in module.named_modules():
         if not isinstance(inner, fsdp.FullyShardedDataParallel):
             continue
         whole = inner.sharding_strategy == fsdp.ShardingStrategy.NO_SHARD
         shard = WHOLE if whole else f"of {inner.process_group.size()} at {inner.rank}"
         for name, _ in inner.named_parameters(prefix=path):
-            found[name] = shard
-    return found
+            shards[name] = shard
+    return shards
 
 
 @dataclass(eq=False)
@@ -196,11 +196,11 @@ class ShardDigests:
     root: Tensor
 
 
-def digests_of(found: list[LocalTensor]) -> list[ShardDigests]:
+def digests_of(local_tensors: list[LocalTensor]) -> list[ShardDigests]:
     """Digest the tensors, on their devices and without waiting for any, shard by shard."""
     by_shard: dict[tuple[str, str, torch.device], list[tuple[int, LocalTensor]]] = {}
     devices: dict[torch.device, str] = {torch.device("cpu"): "cpu"}
-    for position, local in enumerate(found):
+    for position, local in enumerate(local_tensors):
         device = local.tensor.device
         if not (local.tensor.is_cpu or local.tensor.is_cuda):
             device = torch.device("cpu")
@@ -209,7 +209,7 @@ def digests_of(found: list[LocalTensor]) -> list[ShardDigests]:
         by_shard.setdefault((local.shard, number, device), []).append((position, local))
     digests = []
     for (shard, number, device), tensors in by_shard.items():
-        tensors.sort(key=lambda each: each[1].name)
+        tensors.sort(key=lambda pair: pair[1].name)
         sums = torch.zeros(len(tensors), 2, dtype=torch.int64, device=device)
         _digest(sums, [local.tensor for _, local in tensors])
         root = torch.zeros(2, dtype=torch.int64, device=device)
@@ -232,11 +232,11 @@ def _digest(sums: Tensor, tensors: list[Tensor]) -> None:
         add_digest(sums[row], tensor)
     if small:
         words = [_words(tensors[row].cpu()) for row in small]
-        found = torch.zeros(len(small), 2, dtype=torch.int64, device="cpu")
-        lengths = torch.tensor([len(each) for each in words], device="cpu")
+        small_sums = torch.zeros(len(small), 2, dtype=torch.int64, device="cpu")
+        lengths = torch.tensor([len(part) for part in words], device="cpu")
         if lengths.any():
-            add_digests(found, torch.from_numpy(np.concatenate(words)), lengths)
-        sums[small] = found
+            add_digests(small_sums, torch.from_numpy(np.concatenate(words)), lengths)
+        sums[small] = small_sums
 
 
 def _words(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -247,5 +247,5 @@ def _words(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def hash_of(text: str) -> int:
     """Return 64 bits of a text, the same in every process."""
-    found = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(found, "little", signed=True)
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -109,7 +109,7 @@ class MicrobatchReducer:
                 f"must be divisible by that of the ranks, {self._ranks.size}, but is {microbatches}"
             )
         tensors = [*module.parameters(), *module.buffers()]
-        forms = [(each.shape, each.dtype) for each in tensors]
+        forms = [(tensor.shape, tensor.dtype) for tensor in tensors]
         arguments = digest((self._count, self._seed, sum_dtype, bucket_cap_mb, forms))
         self._ranks.agree("the reducer's arguments, or on the shapes in its module", arguments)
         if not self._sharded and not isinstance(module, DistributedDataParallel):
@@ -274,7 +274,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _identity(parameters: Iterable[nn.Parameter]) -> list[tuple[object, ...]]:
-    return [(id(each), each.dtype, each.device) for each in parameters]
+    return [(id(parameter), parameter.dtype, parameter.device) for parameter in parameters]
 
 
 def _formats(sum_dtype: torch.dtype) -> dict[torch.dtype, SumFormat]:

@@ -213,15 +213,15 @@ class OneReport:
             patience: seconds for which other ranks are waited for.
         """
         rank, folder = self.rank, self._folder
-        own = report.by(rank.number)
+        local = report.by(rank.number)
         if not self._is_alone:
             try:
-                folder.leave(rank.name, own, failed=failed)
+                folder.leave(rank.name, local, failed=failed)
             except OSError:
                 self._is_alone = True
         if self._is_alone:
-            others = [each for each in range(rank.world_size) if each != rank.number]
-            return of_ranks(own, (), rank.world_size, {ALONE: others})
+            others = [number for number in range(rank.world_size) if number != rank.number]
+            return of_ranks(local, (), rank.world_size, {ALONE: others})
         first = rank.again(rank.node[0]).name
         if rank.name != first and not (folder.has_died(first) and folder.take(self._next)):
             return None
@@ -233,7 +233,7 @@ class OneReport:
             if self._are_running(here, 0) or not folder.take(self._next):
                 self.is_left_to_others = True
                 return None
-        return self._of_all(own, failed, patience)
+        return self._of_all(local, failed, patience)
 
     def hurry(self) -> None:
         """Wait for no other rank any more: this process is to end."""
@@ -246,7 +246,7 @@ class OneReport:
     def _are_running(self, names: Collection[str], patience: float) -> bool:
         return LATE in self._folder.gather(names, patience)[1].values()
 
-    def _of_all(self, own: Report, failed: bool, patience: float) -> Report:
+    def _of_all(self, local: Report, failed: bool, patience: float) -> Report:
         rank = self.rank
         reports: list[Report] = []
         missing: dict[str, list[int]] = {}
@@ -255,10 +255,10 @@ class OneReport:
             named = {rank.again(number, attempt).name: number for number in rank.node}
             named.pop(rank.name, None)
             left, absent = self._folder.gather(named, 0 if is_over else patience)
-            reports += [each for each, _ in left.values()]
+            reports += [item for item, _ in left.values()]
             if is_over:  # the ranks have started again
-                for each, _ in left.values():
-                    each.head.pop("failure", None)
+                for item, _ in left.values():
+                    item.head.pop("failure", None)
             for name, reason in absent.items():
                 why = f"{DIED} in attempt {attempt}" if is_over else reason
                 missing.setdefault(why, []).append(named[name])
@@ -267,7 +267,7 @@ class OneReport:
         self.starts_again = failed and not rank.is_last_attempt
         if not self.starts_again:
             self._folder.remove()
-        elsewhere = [each for each in range(rank.world_size) if each not in rank.node]
+        elsewhere = [item for item in range(rank.world_size) if item not in rank.node]
         if elsewhere:
             missing[ELSEWHERE] = elsewhere
-        return of_ranks(own, reports, rank.world_size, missing)
+        return of_ranks(local, reports, rank.world_size, missing)

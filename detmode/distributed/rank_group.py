@@ -69,7 +69,7 @@ class RankGroup:
         """
         both = torch.tensor([*values, *(-value for value in values)], device=self.device)
         largest = self.max(both).tolist()
-        highest, lowest = largest[: len(values)], [-each for each in largest[len(values) :]]
+        highest, lowest = largest[: len(values)], [-value for value in largest[len(values) :]]
         if highest != lowest:
             raise RuntimeError(
                 f"the ranks disagree on {about}, which must be the same on all of them; rank "

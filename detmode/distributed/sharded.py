@@ -24,7 +24,7 @@ def group_of_shards(module: nn.Module) -> distributed.ProcessGroup | None:
             dimension, or this PyTorch has no hook for the reduce-scatter.
     """
     meshes = []
-    named = [each for each in module.named_parameters() if each[1].requires_grad]
+    named = [item for item in module.named_parameters() if item[1].requires_grad]
     for name, parameter in named:
         if not isinstance(parameter, DTensor):
             continue
@@ -39,7 +39,7 @@ def group_of_shards(module: nn.Module) -> distributed.ProcessGroup | None:
     if not meshes:
         return None
     parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
-    if not parts or len(meshes) < len(named) or any(each != meshes[0] for each in meshes):
+    if not parts or len(meshes) < len(named) or any(item != meshes[0] for item in meshes):
         raise TypeError(
             "module has DTensors that fully_shard does not manage, parameters that are not sharded "
             "beside sharded ones, or more than one mesh; call fully_shard on the whole module"
@@ -62,7 +62,9 @@ class ShardedGradients:
     """
 
     def __init__(self, module: nn.Module, ranks: RankGroup, count: int) -> None:
-        self._parameters = [each for each in module.parameters() if each.requires_grad]
+        self._parameters = [
+            parameter for parameter in module.parameters() if parameter.requires_grad
+        ]
         self._alone = ranks.size == 1
         self._count = count
         self._scatters: list[_ExactReduceScatter] = []
@@ -89,8 +91,8 @@ class ShardedGradients:
         Raises:
             RuntimeError: other parameters have gradients than in the first microbatch.
         """
-        with_gradients = [each for each in self._parameters if each.grad is not None]
-        names = [id(each) for each in with_gradients]
+        with_gradients = [parameter for parameter in self._parameters if parameter.grad is not None]
+        names = [id(parameter) for parameter in with_gradients]
         first = names if self._names is None else self._names
         if names != first or not names:
             raise RuntimeError(

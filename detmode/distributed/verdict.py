@@ -49,8 +49,8 @@ class Verdict:
     @classmethod
     def from_json(cls, text: str | bytes) -> Verdict | None:
         """Return the verdict that :meth:`to_json` wrote; ``None`` for JSON's ``null``."""
-        found = json.loads(text)
-        return found and cls(**{**found, "ranks": tuple(found["ranks"])})
+        fields = json.loads(text)
+        return fields and cls(**{**fields, "ranks": tuple(fields["ranks"])})
 
 
 def verdict_on_steps(steps: Mapping[int, int]) -> Verdict | None:
@@ -58,8 +58,8 @@ def verdict_on_steps(steps: Mapping[int, int]) -> Verdict | None:
     parties = _parties(steps)
     if len(parties) == 1:
         return None
-    made = " and ".join(f"{ranks_text(each)} made {steps[each[0]]}" for each in parties)
-    return Verdict(f"check_ranks: {made} steps", _suspects(parties), None, max(steps.values()))
+    counts = " and ".join(f"{ranks_text(party)} made {steps[party[0]]}" for party in parties)
+    return Verdict(f"check_ranks: {counts} steps", _suspects(parties), None, max(steps.values()))
 
 
 def verdict_on_tensors(
@@ -75,9 +75,9 @@ def verdict_on_tensors(
     names = dict.fromkeys(name for of_rank in held.values() for name in of_rank)
     differing = {}
     for name in names:
-        found = _difference(name, {rank: of_rank.get(name) for rank, of_rank in held.items()})
-        if found is not None:
-            differing[name] = found
+        difference = _difference(name, {rank: of_rank.get(name) for rank, of_rank in held.items()})
+        if difference is not None:
+            differing[name] = difference
     if not differing:
         return None
     first, *others = differing
@@ -103,16 +103,16 @@ def _difference(
     name: str, held: Mapping[int, Held | None]
 ) -> tuple[list[tuple[int, ...]], str] | None:
     """Return the parties of the ranks that differ in a tensor, and how, in words."""
-    parties = _parties({rank: each is None for rank, each in held.items()})
+    parties = _parties({rank: item is None for rank, item in held.items()})
     if len(parties) > 1:
         having, lacking = sorted(parties, key=lambda ranks: held[ranks[0]] is None)
-        has, has_not = (f"{ranks_text(each)} {_have(each)}" for each in (having, lacking))
+        has, has_not = (f"{ranks_text(item)} {_have(item)}" for item in (having, lacking))
         return parties, f"{has} {name!r} and {has_not} not"
-    for shard in dict.fromkeys(each.shard for each in held.values() if each):
-        replicas = {rank: each for rank, each in held.items() if each and each.shard == shard}
+    for shard in dict.fromkeys(item.shard for item in held.values() if item):
+        replicas = {rank: item for rank, item in held.items() if item and item.shard == shard}
         parties = _parties(replicas)
         if len(parties) > 1:
-            forms = " and ".join(dict.fromkeys(each.form for each in replicas.values()))
+            forms = " and ".join(dict.fromkeys(item.form for item in replicas.values()))
             most, *rest = parties
             if len(most) * 2 > len(replicas):
                 few = tuple(sorted(rank for ranks in rest for rank in ranks))
@@ -125,10 +125,10 @@ def _difference(
 
 def _parties(values: Mapping[int, Hashable]) -> list[tuple[int, ...]]:
     """Return the ranks with equal values together, the largest party first."""
-    found: dict[Hashable, list[int]] = {}
+    ranks_by_value: dict[Hashable, list[int]] = {}
     for rank, value in sorted(values.items()):
-        found.setdefault(value, []).append(rank)
-    return sorted(map(tuple, found.values()), key=lambda ranks: (-len(ranks), ranks))
+        ranks_by_value.setdefault(value, []).append(rank)
+    return sorted(map(tuple, ranks_by_value.values()), key=lambda ranks: (-len(ranks), ranks))
 
 
 def _parties_text(parties: Sequence[tuple[int, ...]]) -> str:
@@ -141,7 +141,7 @@ def _suspects(parties: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the ranks outside the majority; all if there is none."""
     ranks = sum(map(len, parties))
     suspected = parties[1:] if len(parties[0]) * 2 > ranks else parties
-    return tuple(sorted(rank for each in suspected for rank in each))
+    return tuple(sorted(rank for party in suspected for rank in party))
 
 
 def _have(ranks: Sequence[int]) -> str:

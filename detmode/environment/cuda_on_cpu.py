@@ -93,8 +93,8 @@ class _Event:
     def record(self, stream: Any = None) -> None:
         self._time = time.perf_counter()
 
-    def elapsed_time(self, other: _Event) -> float:
-        return (other._time - self._time) * 1000
+    def elapsed_time(self, end_event: _Event) -> float:
+        return (end_event._time - self._time) * 1000
 
     def query(self) -> bool:
         return True

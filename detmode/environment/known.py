@@ -144,7 +144,9 @@ def settings() -> dict[str, Value]:
 
 def compiler_options() -> dict[str, Value]:
     """Return Inductor's options with which timing would decide bits; none before it is loaded."""
-    return _given({f"{each.module}.{each.name}": _plain(value_of(each)) for each in OPTIONS})
+    return _given(
+        {f"{option.module}.{option.name}": _plain(value_of(option)) for option in OPTIONS}
+    )
 
 
 def _given(values: dict[str, Value | None]) -> dict[str, Value]:

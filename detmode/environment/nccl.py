@@ -39,7 +39,7 @@ def nvls_is_excluded(function: str | None = None) -> bool:
 def excludes(*names: str, functions: tuple[str, ...] = REDUCING) -> bool:
     """Return whether ``NCCL_ALGO`` keeps functions from algorithms, both in lower case."""
     setting = algorithms() or ""
-    return all(_possible(each, setting).isdisjoint(names) for each in functions)
+    return all(_possible(function, setting).isdisjoint(names) for function in functions)
 
 
 def _possible(function: str, setting: str) -> set[str]:

@@ -113,7 +113,7 @@ def rng_state() -> dict[str, Any]:
     numpy_random = _numpy_random()
     if numpy_random is not None:
         numpy_state = numpy_random.get_state(legacy=False)
-        state["numpy"] = tree_map(lambda each: getattr(each, "tolist", lambda: each)(), numpy_state)
+        state["numpy"] = tree_map(lambda leaf: getattr(leaf, "tolist", lambda: leaf)(), numpy_state)
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
@@ -182,15 +182,15 @@ def _read_torch(state: Any) -> Callable[[], object]:
 
 def _read_numpy(state: Any) -> Callable[[], object]:
     numpy_random = importlib.import_module("numpy.random")
-    whole = tree_map(_as_array, state, is_leaf=lambda each: isinstance(each, list))
+    whole = tree_map(_as_array, state, is_leaf=lambda leaf: isinstance(leaf, list))
     bit_generator = getattr(numpy_random, state["bit_generator"])()
     numpy_random.RandomState(bit_generator).set_state(whole)
     return partial(numpy_random.set_state, whole)
 
 
 def _read_cuda(states: Any) -> Callable[[], object]:
-    on_host = [each.cpu() for each in states]
-    if not all(each.dtype == torch.uint8 and each.numel() in _CUDA_BYTES for each in on_host):
+    on_host = [state.cpu() for state in states]
+    if not all(state.dtype == torch.uint8 and state.numel() in _CUDA_BYTES for state in on_host):
         raise TypeError(f"a CUDA generator's state has {_CUDA_BYTES[-1]} bytes")
     return partial(_set_cuda, on_host)
 

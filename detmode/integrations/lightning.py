@@ -107,7 +107,10 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
     # Generators
 
     def _states(self) -> dict[str, Any]:
-        return {"global": rng_state(), "loaders": [each.get_state() for each in self._generators]}
+        return {
+            "global": rng_state(),
+            "loaders": [generator.get_state() for generator in self._generators],
+        }
 
     def _set(self, states: dict[str, Any]) -> None:
         for generator, state in zip(self._generators, states["loaders"]):
@@ -179,8 +182,8 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
         """
         if self._begin is None:
             return {}
-        own = {"begin": self._begin, "now": self._states(), "done": self._done}
-        return {"seed": self.seed, "ranks": training.of_all(own)}
+        states = {"begin": self._begin, "now": self._states(), "done": self._done}
+        return {"seed": self.seed, "ranks": training.of_all(states)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep what :meth:`state_dict` gave until training starts."""
@@ -191,11 +194,15 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
         if saved is None:
             return None
         rank, size = training.world()
-        own: dict[str, Any] = saved["ranks"][min(rank, len(saved["ranks"]) - 1)]
+        states: dict[str, Any] = saved["ranks"][min(rank, len(saved["ranks"]) - 1)]
         for what, there, here in (
             ("seed", saved["seed"], self.seed),
             ("number of ranks", len(saved["ranks"]), size),
-            ("number of loaders' generators", len(own["begin"]["loaders"]), len(self._generators)),
+            (
+                "number of loaders' generators",
+                len(states["begin"]["loaders"]),
+                len(self._generators),
+            ),
         ):
             if there != here:
                 raise ValueError(
@@ -203,7 +210,7 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
                     f"is {there}, here it is {here}; make them equal, or remove {self.state_key!r} "
                     "from checkpoint['callbacks'] to start from new seeds"
                 )
-        return own
+        return states
 
 
 def _misses_validation(trainer: Trainer, done: int) -> bool:

@@ -41,13 +41,13 @@ def of_all(value: T) -> list[T]:
 def report_of_all(mode: DeterministicMode) -> Report:
     """Return the one report of all ranks; all of them call it."""
     rank, size = world()
-    own = mode.report()
+    local = mode.report()
     if size == 1:
-        return own
-    own = own.by(rank)
-    texts = of_all(own.to_json())
+        return local
+    local = local.by(rank)
+    texts = of_all(local.to_json())
     others = [Report.from_json(text) for number, text in enumerate(texts) if number != rank]
-    return of_ranks(own, others, size, {})
+    return of_ranks(local, others, size, {})
 
 
 def own_report(mode: DeterministicMode) -> Report:
@@ -55,7 +55,7 @@ def own_report(mode: DeterministicMode) -> Report:
     rank, size = world()
     if size == 1:
         return mode.report()
-    others = [each for each in range(size) if each != rank]
+    others = [number for number in range(size) if number != rank]
     return of_ranks(mode.report().by(rank), (), size, {ALONE: others})
 
 

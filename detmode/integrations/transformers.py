@@ -147,12 +147,14 @@ class DeterministicCallback(TrainerCallback):  # type: ignore[misc]  # read with
 @wrapt.patch_function_wrapper(Trainer, "train")
 def _train(train: Any, trainer: Trainer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     callbacks = trainer.callback_handler.callbacks
-    callback = next((each for each in callbacks if isinstance(each, DeterministicCallback)), None)
+    callback = next(
+        (candidate for candidate in callbacks if isinstance(candidate, DeterministicCallback)), None
+    )
     if callback is None:
         return train(*args, **kwargs)
     training.check_flag(callback.mode, "full_determinism=True", "warn_only=True")
-    given = inspect.signature(train).bind(*args, **kwargs).arguments
-    callback._loaded = _load(trainer.args, given.get("resume_from_checkpoint"))
+    bound = inspect.signature(train).bind(*args, **kwargs).arguments
+    callback._loaded = _load(trainer.args, bound.get("resume_from_checkpoint"))
     callback._trainer = trainer
     # First, so that what it adds to a record reaches the callbacks that write the record.
     callbacks.remove(callback)

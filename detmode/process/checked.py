@@ -38,7 +38,7 @@ def checked(kind: Any, value: Any) -> Any:
         if origin is list or parts[-1] is Ellipsis or len(parts) == len(value):
             return origin(map(checked, kinds, value))
     elif origin is dict and isinstance(value, dict):
-        return {text_of(key): checked(parts[1], each) for key, each in value.items()}
+        return {text_of(key): checked(parts[1], item) for key, item in value.items()}
     elif kind is str:
         return text_of(value)
     elif is_dataclass(kind) and isinstance(value, dict):
@@ -52,7 +52,7 @@ def _dataclass_of(kind: Any, value: dict[Any, Any]) -> Any:
     kinds = get_type_hints(kind)
     if unknown := value.keys() - kinds.keys():
         raise TypeError(f"{kind.__name__} has no {text_of(min(unknown))}")
-    return kind(**{name: checked(kinds[name], each) for name, each in value.items()})
+    return kind(**{name: checked(kinds[name], item) for name, item in value.items()})
 
 
 def _is_plain(kind: type, value: Any) -> bool:

@@ -11,10 +11,13 @@ import torch
 
 def default_generators() -> dict[str, torch.Generator]:
     """Return PyTorch's generators by name: the CPU's, and those of the GPUs in use."""
-    found = {"torch": torch.default_generator}
+    generators = {"torch": torch.default_generator}
     if torch.cuda.is_initialized():
-        found |= {f"cuda:{number}": own for number, own in enumerate(torch.cuda.default_generators)}
-    return found
+        generators |= {
+            f"cuda:{number}": generator
+            for number, generator in enumerate(torch.cuda.default_generators)
+        }
+    return generators
 
 
 def digests() -> dict[str, str]:

@@ -41,12 +41,12 @@ def level() -> int | None:
     value = os.environ.get("DETMODE_LOG")
     if not value:
         return None
-    found = logging.getLevelName(value.upper())
-    if not isinstance(found, int):
+    number = logging.getLevelName(value.upper())
+    if not isinstance(number, int):
         raise ValueError(
             f"DETMODE_LOG={value!r} is no level; give debug, info, warning, error or critical"
         )
-    return found
+    return number
 
 
 def formatter() -> logging.Formatter:

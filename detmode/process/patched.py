@@ -105,7 +105,7 @@ class Patched:
         self._look()
 
     def _leave(self, user: Any) -> None:
-        self.users = tuple(each for each in self.users if each is not user)
+        self.users = tuple(present for present in self.users if present is not user)
         if not self.users:
             self._restore()
 

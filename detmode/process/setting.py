@@ -137,7 +137,9 @@ class Setting(Generic[T]):
         if block not in self._open:
             return True
         mine = [
-            other for other in self._open if not self._is_local() or other.thread == block.thread
+            open_block
+            for open_block in self._open
+            if not self._is_local() or open_block.thread == block.thread
         ]
         later = mine[mine.index(block) + 1 :]
         if later:
@@ -187,14 +189,14 @@ class Setting(Generic[T]):
         return True
 
     def _must_wait(self, hold: holding[T]) -> bool:
-        for other in tuple(self._active):
-            if other.thread != hold.thread and other.value != hold.value:
+        for active in tuple(self._active):
+            if active.thread != hold.thread and active.value != hold.value:
                 return True
         if self._waiting[0] is not hold:
             # Earlier calls go first, unless they wait for this thread.
             earlier = self._waiting[: self._waiting.index(hold)]
-            if any(other.value != hold.value for other in earlier) and not (
-                native_calls.here() or any(other.thread == hold.thread for other in self._active)
+            if any(active.value != hold.value for active in earlier) and not (
+                native_calls.here() or any(active.thread == hold.thread for active in self._active)
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
@@ -207,11 +209,11 @@ class Setting(Generic[T]):
             return
         after = self._chosen
         if len(self._active) > 1:
-            after = [other for other in self._active if other is not hold][-1].value
-        found = self._read()
-        if found != self._held and found != after:
+            after = [active for active in self._active if active is not hold][-1].value
+        current = self._read()
+        if current != self._held and current != after:
             # The program has chosen a new value, in the call or in another thread.
-            self._chosen = after = found
+            self._chosen = after = current
         self._write(after)
         self._held = after
         self._changes += 1

@@ -15,6 +15,8 @@ def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
     """
     import difflib  # with the first mistake
 
-    found = [repr(each) for each in difflib.get_close_matches(word, sorted(known), n=most)]
-    several = f"{', '.join(found[:-1])} or {found[-1]}" if len(found) > 1 else "".join(found)
-    return f"; did you mean {several}?" if found else ""
+    matches = [repr(match) for match in difflib.get_close_matches(word, sorted(known), n=most)]
+    several = (
+        f"{', '.join(matches[:-1])} or {matches[-1]}" if len(matches) > 1 else "".join(matches)
+    )
+    return f"; did you mean {several}?" if matches else ""

@@ -39,5 +39,5 @@ def text_of(value: Any) -> str:
     return in_a_line(value)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode("ascii")
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")

@@ -77,7 +77,9 @@ def _wait_until_gone() -> None:
 
 
 def _forget_gone(threads: set[int]) -> None:
-    _ended.difference_update([each for each in threads if not os.path.exists(f"{_TASKS}/{each}")])
+    _ended.difference_update(
+        [thread for thread in threads if not os.path.exists(f"{_TASKS}/{thread}")]
+    )
 
 
 # After the program's own functions, and before Python ends.
@@ -85,7 +87,9 @@ atexit.register(_wait_until_gone)
 
 
 def _forget(follower: Follower) -> None:
-    _local.followers = tuple(each for each in _local.followers if each is not follower)
+    _local.followers = tuple(
+        registered for registered in _local.followers if registered is not follower
+    )
 
 
 def _following(plain: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

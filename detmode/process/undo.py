@@ -331,7 +331,7 @@ class Calls:
         """Return whether another thread is in one of the calls."""
         threads = (reference() for reference in self._threads.valuerefs())
         mine = self.own.progress
-        return any(each is not mine and not each.is_idle() for each in filter(None, threads))
+        return any(calls is not mine and not calls.is_idle() for calls in filter(None, threads))
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.

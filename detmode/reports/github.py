@@ -50,8 +50,8 @@ def annotation(level: str, title: str, message: str, site: str = "") -> str:
         inside = path.relative_to(root) if path.is_relative_to(root) else path
         properties = {"file": inside.as_posix(), "line": str(line)}
     properties["title"] = title
-    given = ",".join(f"{name}={_in_property(text)}" for name, text in properties.items())
-    return f"::{_COMMANDS[level]} {given}::{_in_message(message)}"
+    assigned = ",".join(f"{name}={_in_property(text)}" for name, text in properties.items())
+    return f"::{_COMMANDS[level]} {assigned}::{_in_message(message)}"
 
 
 def _in_message(text: str) -> str:

@@ -51,8 +51,8 @@ def _paths(lane: Lane) -> Iterator[tuple[str, str]]:
                 drawn[-1] = (place, width + 1, top, height)
             else:
                 drawn.append((column.place, 1, top, height))
-    for group, each in bars.items():
-        yield group, "".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, w, y, h in each)
+    for group, rectangles in bars.items():
+        yield group, "".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, w, y, h in rectangles)
 
 
 _PART_ENDS = re.compile(r"(::|[/_]|[.](?!py:)|[^\W_]{40})(?=\w)")

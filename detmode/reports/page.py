@@ -151,7 +151,7 @@ class Page:
 
     def level(self, group: str) -> str:
         """Return the level of a group's rows."""
-        return next(each.level for each in self.groups if each.name == group)
+        return next(drawn.level for drawn in self.groups if drawn.name == group)
 
 
 def listed(rows: Iterable[tuple[str, str]]) -> str:

@@ -72,7 +72,10 @@ def counted(what: str, extent: Callable[[], tuple[int, str]]) -> Iterator[None]:
 
     thread = threading.Thread(target=watch, name="detmode-progress", daemon=True)
     plain = sys.stdout, sys.stderr
-    above = tuple(_Above(each, cursor) if _is_terminal(each) else each for each in plain)
+    above = tuple(
+        _Above(plain_stream, cursor) if _is_terminal(plain_stream) else plain_stream
+        for plain_stream in plain
+    )
     sys.stdout, sys.stderr = above
     thread.start()
     try:
@@ -80,8 +83,8 @@ def counted(what: str, extent: Callable[[], tuple[int, str]]) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        for name, stream, own in zip(("stdout", "stderr"), plain, above):
-            if getattr(sys, name) is own:
+        for name, stream, replacement in zip(("stdout", "stderr"), plain, above):
+            if getattr(sys, name) is replacement:
                 setattr(sys, name, stream)
         with cursor.lock:
             cursor.leave()

@@ -238,12 +238,13 @@ class Report(Shown):
     @property
     def _rechecked(self) -> str:
         """A line about the calls that were made twice; empty where none was to be."""
-        found = self.head.get("recheck")
-        if found is None:
+        recheck = self.head.get("recheck")
+        if recheck is None:
             return ""
-        results = f"{found['differing']:,} differed" if found["differing"] else "none differed"
-        calls = plural(found["calls"], "call")
-        return f"{found['made_twice']:,} of {calls} made twice (recheck={found['rate']}): {results}"
+        results = f"{recheck['differing']:,} differed" if recheck["differing"] else "none differed"
+        calls = plural(recheck["calls"], "call")
+        share = f"{recheck['made_twice']:,} of {calls} made twice"
+        return f"{share} (recheck={recheck['rate']}): {results}"
 
     def ordered(self) -> list[ReportRow]:
         """Return the records, those that need attention first."""
@@ -304,17 +305,17 @@ class Report(Shown):
                 raise TypeError(
                     f"where() filters by a field of ReportRow ({', '.join(_FILTERS)}), got {name!r}"
                 )
-        kept = [
+        selected = [
             number
             for number, record in enumerate(self.records)
             if all(_is_wanted(getattr(record, name), value) for name, value in wanted.items())
         ]
-        places = {number: place for place, number in enumerate(kept)}
+        places = {number: place for place, number in enumerate(selected)}
         conditions = " and ".join(f"{name}={value!r}" for name, value in wanted.items())
         if "where" in self.head:
             conditions = f"{self.head['where']} and {conditions}"
         return Report(
-            (self.records[number] for number in kept),
+            (self.records[number] for number in selected),
             ((places[row], module, count) for row, module, count in self.course if row in places),
             self.head | {"where": conditions} if wanted else self.head,
         )
@@ -362,13 +363,15 @@ class Report(Shown):
             raise ValueError("not a report of detmode, as Report.to_json writes it") from error
 
 
-def _is_wanted(found: object, wanted: object) -> bool:
+def _is_wanted(value: object, wanted: object) -> bool:
     """Return whether a row's field is what a filter asks for, or one of these."""
-    if found == wanted:
+    if value == wanted:
         return True
     if isinstance(wanted, str):
-        return isinstance(found, str) and fnmatchcase(found, wanted)
-    return isinstance(wanted, Collection) and any(_is_wanted(found, each) for each in wanted)
+        return isinstance(value, str) and fnmatchcase(value, wanted)
+    return isinstance(wanted, Collection) and any(
+        _is_wanted(value, alternative) for alternative in wanted
+    )
 
 
 def read_json(text: str) -> dict[str, Any]:
@@ -433,25 +436,27 @@ def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
 
 
 def of_ranks(
-    own: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
+    local: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
 ) -> Report:
     """Return the one report of several ranks.
 
     Args:
-        own: the report of the process that gives it; the timeline shows its calls.
+        local: the report of the process that gives it; the timeline shows its calls.
         others: the reports of the others, of which a rank may have several.
         world_size: the number of ranks.
         missing: for each reason why ranks have no report, these ranks.
     """
-    rows = merged(row for report in (own, *others) for row in report.records)
+    rows = merged(row for report in (local, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
-    course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
-    head = united([report.head for report in (own, *others)])
+    course = [
+        (places[local.records[row].line], module, count) for row, module, count in local.course
+    ]
+    head = united([report.head for report in (local, *others)])
     head |= {"world_size": world_size, "missing": dict(missing)}
-    rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
+    rechecks = [report.head["recheck"] for report in (local, *others) if "recheck" in report.head]
     if rechecks:
         counts = rechecks[0].keys() - {"rate"}
-        head["recheck"] = rechecks[0] | {n: sum(each[n] for each in rechecks) for n in counts}
+        head["recheck"] = rechecks[0] | {n: sum(recheck[n] for recheck in rechecks) for n in counts}
     return Report(rows, course, head)
 
 

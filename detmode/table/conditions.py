@@ -194,7 +194,7 @@ def _of_tensors(holds: Callable[..., bool], *names: str) -> Condition:
         if not others:
             return holds(tensor)
         more = [call.arguments.get(name) for name in others]
-        return all(isinstance(each, torch.Tensor) for each in more) and holds(tensor, *more)
+        return all(isinstance(value, torch.Tensor) for value in more) and holds(tensor, *more)
 
     return _unnamed(hold, names)
 
@@ -334,8 +334,8 @@ def sparse(*names: str) -> Condition:
 def sparse_by_dense(first: str, second: str) -> Condition:
     """Of two tensor arguments one is a sparse matrix (COO, CSR, CSC), the other is strided."""
 
-    def holds(one: torch.Tensor, other: torch.Tensor) -> bool:
-        matrix, dense = (one, other) if has_strides(other) else (other, one)
+    def holds(first: torch.Tensor, second: torch.Tensor) -> bool:
+        matrix, dense = (first, second) if has_strides(second) else (second, first)
         return (
             matrix.layout in _OF_ENTRIES
             and matrix.dim() == 2
@@ -450,7 +450,7 @@ def nvls_possible() -> Condition:
 
     def holds(call: Call) -> bool:
         name = str(call.func).replace("_", "")
-        function = next((each for each in nccl.REDUCING if each in name), None)
+        function = next((reducing for reducing in nccl.REDUCING if reducing in name), None)
         return not nccl.nvls_is_excluded(function)
 
     return _unnamed(holds)

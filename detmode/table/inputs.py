@@ -19,7 +19,7 @@ Arguments = dict[str, Any]
 def of_schema(op: str, known: Arguments) -> Arguments:
     """Those of ``known`` that the operator takes; all of them where no loaded library has it."""
     func = resolve(op)
-    names = known if func is None else [each.name for each in func._schema.arguments]
+    names = known if func is None else [argument.name for argument in func._schema.arguments]
     return {name: known[name] for name in names if name in known}
 
 
@@ -53,7 +53,7 @@ def cut(*sizes: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 def from_the_end(arguments: Arguments) -> Arguments:
     """The same call with ``dim`` counted from the end."""
-    dims = next(each.dim() for each in arguments.values() if isinstance(each, torch.Tensor))
+    dims = next(value.dim() for value in arguments.values() if isinstance(value, torch.Tensor))
     return {**arguments, "dim": arguments["dim"] - dims}
 
 
@@ -63,13 +63,13 @@ def each_tensor(
     """A change of every tensor of a call; it raises ValueError where it changes none."""
 
     def changed(arguments: Arguments) -> Arguments:
-        found = {
+        changed_arguments = {
             name: change(value) if isinstance(value, torch.Tensor) else value
             for name, value in arguments.items()
         }
-        if all(_form(found[name]) == _form(value) for name, value in arguments.items()):
+        if all(_form(changed_arguments[name]) == _form(value) for name, value in arguments.items()):
             raise ValueError(f"{change.__name__} leaves every tensor as it is: {list(arguments)}")
-        return found
+        return changed_arguments
 
     return changed
 
@@ -128,15 +128,15 @@ def indexed_rows(
     return {**arguments, "source": make.normal(*source), **more}
 
 
-def routed(make: Maker, tokens: int, each: int) -> torch.Tensor:
+def routed(make: Maker, tokens: int, per_token: int) -> torch.Tensor:
     """Positions of tokens, each as often as it has experts, in the order of the experts."""
-    return make.integers(0, 1 << 62, tokens * each).argsort() % tokens
+    return make.integers(0, 1 << 62, tokens * per_token).argsort() % tokens
 
 
-def combined(make: Maker, tokens: int, each: int, width: int) -> Arguments:
-    """The outputs of experts, ``each`` for a token, added up for the tokens."""
-    index = routed(make, tokens, each)
-    return indexed_rows(make, [tokens, width], 0, tokens * each, index=index)
+def combined(make: Maker, tokens: int, per_token: int, width: int) -> Arguments:
+    """The outputs of experts, ``per_token`` for a token, added up for the tokens."""
+    index = routed(make, tokens, per_token)
+    return indexed_rows(make, [tokens, width], 0, tokens * per_token, index=index)
 
 
 def scattered(
@@ -167,10 +167,10 @@ def scattered_rows(
     return {**arguments, "src": make.normal(*src), **more}
 
 
-def routed_rows(make: Maker, tokens: int, each: int, width: int) -> Arguments:
-    """The outputs of experts, ``each`` for a token, scattered to the tokens."""
-    arguments = scattered_rows(make, [tokens, width], 0, tokens * each)
-    index = routed(make, tokens, each).view(-1, 1)
+def routed_rows(make: Maker, tokens: int, per_token: int, width: int) -> Arguments:
+    """The outputs of experts, ``per_token`` for a token, scattered to the tokens."""
+    arguments = scattered_rows(make, [tokens, width], 0, tokens * per_token)
+    index = routed(make, tokens, per_token).view(-1, 1)
     return {**arguments, "index": index.expand_as(arguments["src"])}
 
 

@@ -23,11 +23,11 @@ def has_an_order(call: Call) -> bool:
 
 def _operation(call: Call) -> str | None:
     for name in _OPERATIONS:
-        given: Any = call.arguments.get(name)
-        if isinstance(given, str):
-            return given.lower()
-        if hasattr(given, "op"):
-            return str(torch.distributed.ReduceOp.RedOpType(given.op()).name).lower()
+        value: Any = call.arguments.get(name)
+        if isinstance(value, str):
+            return value.lower()
+        if hasattr(value, "op"):
+            return str(torch.distributed.ReduceOp.RedOpType(value.op()).name).lower()
     return None
 
 

@@ -176,7 +176,7 @@ class Rule(Value):
             refuse(f"action must be Substitute, Native, Refuse or Allow, got {self.action!r}")
         if self.guarantee is not None:
             if self.guarantee not in tuple(Guarantee):
-                words = " or ".join(repr(each.value) for each in Guarantee)
+                words = " or ".join(repr(guarantee.value) for guarantee in Guarantee)
                 refuse(f"guarantee must be {words}, got {self.guarantee!r}")
             object.__setattr__(self, "guarantee", Guarantee(self.guarantee))
         if isinstance(self.action, (Substitute, Native)) != (self.guarantee is not None):

@@ -83,10 +83,10 @@ class RuleTable(Value):
         forwards: frozenset[tuple[str, str]] = frozenset()
         for table in tables:
             for row in table._rows:
-                other = owner.setdefault(_overload_name(row.rule.op), row.family)
-                if other != row.family:
+                family = owner.setdefault(_overload_name(row.rule.op), row.family)
+                if family != row.family:
                     raise ValueError(
-                        f"{row.rule.op} has rows in two families, {other} and {row.family}; "
+                        f"{row.rule.op} has rows in two families, {family} and {row.family}; "
                         "a chain lives in one family"
                     )
             rows += table._rows
@@ -97,8 +97,8 @@ class RuleTable(Value):
         if not isinstance(other, RuleTable):
             other = RuleTable(other)
         shadowed = {_key(row) for row in other._rows}
-        kept = [row for row in self._rows if _key(row) not in shadowed]
-        return RuleTable._of([*other._rows, *kept], self._forwards | other._forwards)
+        remaining = [row for row in self._rows if _key(row) not in shadowed]
+        return RuleTable._of([*other._rows, *remaining], self._forwards | other._forwards)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows)
@@ -121,7 +121,7 @@ class RuleTable(Value):
         rows = tuple(filter(keep, self._rows))
         families = {row.family for row in rows}
         return RuleTable._of(
-            rows, frozenset(each for each in self._forwards if each[0] in families)
+            rows, frozenset(forward for forward in self._forwards if forward[0] in families)
         )
 
     def get(self, func: torch._ops.OpOverload) -> tuple[Row, ...]:
@@ -220,7 +220,7 @@ def forwards_of(op: str) -> tuple[str, ...]:
     stem = name.removesuffix("_backward")
     if stem == name:
         return ()
-    return tuple(f"{namespace}::{each}" for each in (stem.lstrip("_"), f"_{stem.lstrip('_')}"))
+    return tuple(f"{namespace}::{name}" for name in (stem.lstrip("_"), f"_{stem.lstrip('_')}"))
 
 
 def _means(op: str, func: torch._ops.OpOverload) -> bool:

@@ -50,14 +50,14 @@ class Sample:
         what = f"Sample({self.name!r})"
         if not callable(self.make):
             raise TypeError(f"{what}: make is {self.make!r}; give a function of a Maker")
-        if not self.dtypes or not all(isinstance(each, torch.dtype) for each in self.dtypes):
+        if not self.dtypes or not all(isinstance(dtype, torch.dtype) for dtype in self.dtypes):
             raise TypeError(f"{what}: dtypes is {self.dtypes!r}; give a tuple of torch.dtype")
-        for title, given, known in (
+        for title, values, known in (
             ("covers", self.covers, COVERS),
             ("device", (self.device,), DEVICES),
             ("variants", self.variants, (*VARIANTS, *DEVICES)),
         ):
-            unknown = [item for item in given if item not in known]
+            unknown = [item for item in values if item not in known]
             if unknown:
                 raise ValueError(f"{what}: {title} {unknown}; known are {known}")
 
@@ -131,7 +131,7 @@ def made_by(make: Callable[..., dict[str, Any]], **shared: Any) -> Callable[...,
         A function of a sample's name and what it says of its call. By name it also takes the
         fields of a :class:`Sample`, ``covers`` as words, and ``form``, which changes the call.
     """
-    own = {each.name for each in fields(Sample)}
+    names = {item.name for item in fields(Sample)}
 
     def case(
         name: str,
@@ -140,10 +140,13 @@ def made_by(make: Callable[..., dict[str, Any]], **shared: Any) -> Callable[...,
         form: Callable[[dict[str, Any]], dict[str, Any]] = dict,
         **more: Any,
     ) -> Sample:
-        given = shared | {key: more.pop(key) for key in own & more.keys()}
-        made = partial(make, **more)
+        options = shared | {key: more.pop(key) for key in names & more.keys()}
+        arguments_of = partial(make, **more)
         return Sample(
-            name=name, make=lambda m: form(made(m, *sizes)), covers=tuple(covers.split()), **given
+            name=name,
+            make=lambda m: form(arguments_of(m, *sizes)),
+            covers=tuple(covers.split()),
+            **options,
         )
 
     return case
@@ -209,21 +212,21 @@ class Samples:
         ops = {case.op for case in self.cases}
         operators = {op.partition(".")[0] for op in ops}
         for title in _SEQUENCES:
-            keys = [(each.op, each.name, each.device) for each in getattr(self, title)]
+            keys = [(sample.op, sample.name, sample.device) for sample in getattr(self, title)]
             for key in keys:
                 if keys.count(key) > 1:
                     raise ValueError(f"Samples: {title} has {key} twice; rename one")
-        for title, given, known in (
-            ("errors", [each.op.partition(".")[0] for each in self.errors], operators),
-            ("bench", [each.op for each in self.bench], ops),
+        for title, values, known in (
+            ("errors", [sample.op.partition(".")[0] for sample in self.errors], operators),
+            ("bench", [sample.op for sample in self.bench], ops),
             ("references", self.references, ops),
             ("assignments", self.assignments, ops),
-            ("compositions", self.compositions, {each.op for each in self.bench}),
+            ("compositions", self.compositions, {sample.op for sample in self.bench}),
             ("unlike_cpu", self.unlike_cpu, names),
             ("unlike_magnitudes", self.unlike_magnitudes, ops),
             ("not_applicable", self.not_applicable, (*COVERS, "errors", "bench")),
         ):
-            unknown = [item for item in given if item not in known]
+            unknown = [item for item in values if item not in known]
             if unknown:
                 where = {"compositions": "bench", "not_applicable": "COVERS"}.get(title, "cases")
                 raise ValueError(f"Samples: {title} names {unknown[0]!r}, which {where} does not")
@@ -234,20 +237,20 @@ class Samples:
             raise ValueError(f"Samples: not_applicable has {excused[0]!r}, which is there")
 
     def _check_types(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name in _SEQUENCES:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in _SEQUENCES:
                 fits = isinstance(value, tuple) and all(isinstance(one, Sample) for one in value)
                 wanted = "a tuple of Sample"
             else:
-                texts = each.name in _REASONS
+                texts = item.name in _REASONS
                 wanted = "a dict of reasons" if texts else "a dict of functions"
                 fits = isinstance(value, Mapping) and all(
                     isinstance(one, str) and one != "" if texts else callable(one)
                     for one in value.values()
                 )
             if not fits:
-                raise TypeError(f"Samples: {each.name} is {value!r}; give {wanted}")
+                raise TypeError(f"Samples: {item.name} is {value!r}; give {wanted}")
         if not self.cases:
             raise ValueError("Samples: cases is empty; give one for each row")
 

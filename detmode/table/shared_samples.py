@@ -114,10 +114,10 @@ def folded(fold: Callable[[Tensor, Tensor, Tensor, int], None]) -> Callable[...,
         for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
             dim = grad.dim() - 1 - number
             size = self.shape[dim]
-            kept = grad.narrow(dim, before, size).clone()
+            inner = grad.narrow(dim, before, size).clone()
             borders = grad.narrow(dim, 0, before), grad.narrow(dim, before + size, after)
-            fold(kept, *borders, dim)
-            grad = kept
+            fold(inner, *borders, dim)
+            grad = inner
         return grad
 
     return backward

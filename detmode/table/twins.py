@@ -87,10 +87,10 @@ def original_of(func: Any) -> torch._ops.OpOverload | None:
 def _named(name: str) -> torch._ops.OpOverload:
     """Return the original of the twin of this name."""
     namespace, operator, overload = name.split(_SEPARATOR)
-    found: torch._ops.OpOverload = getattr(
+    twin: torch._ops.OpOverload = getattr(
         getattr(getattr(torch.ops, namespace), operator), overload
     )
-    return found
+    return twin
 
 
 def _schema_with_site(func: torch._ops.OpOverload) -> str:

@@ -82,7 +82,7 @@ def read(path: Path) -> frozenset[Key]:
             f"{VERSION}: write it again with --detmode-update-baseline"
         )
     try:
-        return frozenset(_key(**each) for each in data["offenders"])
+        return frozenset(_key(**fields) for fields in data["offenders"])
     except (TypeError, KeyError) as error:
         raise BaselineError(
             f"the baseline {path} has an offender without overload, file and code, which are "
@@ -92,7 +92,7 @@ def read(path: Path) -> frozenset[Key]:
 
 def _key(*, overload: str, file: str, code: str) -> Key:
     key = overload, file, code
-    if not all(isinstance(each, str) for each in key):
+    if not all(isinstance(part, str) for part in key):
         raise TypeError
     return key
 

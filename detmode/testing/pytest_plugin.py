@@ -357,8 +357,8 @@ class _Suite:
         except baseline.BaselineError as error:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return str(error)
-        kept = f"; kept {len(earlier)} more, as {absent}" if earlier else ""
-        return f"wrote {len(keys)} to {self._file}{kept}"
+        remaining = f"; kept {len(earlier)} more, as {absent}" if earlier else ""
+        return f"wrote {len(keys)} to {self._file}{remaining}"
 
     def _write_sarif(self, session: pytest.Session, file: Path) -> str:
         from detmode.process.files import replace_file

@@ -53,27 +53,27 @@ def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False)
     Raises:
         TypeError: with ``strict``, for a value that cannot be compared bit for bit.
     """
-    found: Snapshot = {}
+    copies: Snapshot = {}
     with without_modes(), torch.no_grad():
-        for path, each in _walk(value, name):
-            if isinstance(each, Tensor):
-                found.update(_copies(path, each, strict))
-                if grads and each.is_leaf and each.grad is not None:
-                    found.update(_copies(f"{path}.grad", each.grad, strict))
-            elif type(each).__module__ == "numpy" and not each.dtype.hasobject:
-                found[path] = (str(each.dtype), each.shape, each.tobytes())
-            elif isinstance(each, (float, complex)):
-                number = complex(each)
-                found[path] = (type(each).__name__, struct.pack("dd", number.real, number.imag))
-            elif isinstance(each, _TEXTS):
-                found[path] = each
+        for path, leaf in _walk(value, name):
+            if isinstance(leaf, Tensor):
+                copies.update(_copies(path, leaf, strict))
+                if grads and leaf.is_leaf and leaf.grad is not None:
+                    copies.update(_copies(f"{path}.grad", leaf.grad, strict))
+            elif type(leaf).__module__ == "numpy" and not leaf.dtype.hasobject:
+                copies[path] = (str(leaf.dtype), leaf.shape, leaf.tobytes())
+            elif isinstance(leaf, (float, complex)):
+                number = complex(leaf)
+                copies[path] = (type(leaf).__name__, struct.pack("dd", number.real, number.imag))
+            elif isinstance(leaf, _TEXTS):
+                copies[path] = leaf
             elif strict:
                 raise TypeError(
-                    f"cannot compare {path} bit for bit: it is a {type(each).__name__}; use "
+                    f"cannot compare {path} bit for bit: it is a {type(leaf).__name__}; use "
                     "tensors, arrays, numbers, strings, or lists, tuples, dicts or dataclasses of "
                     "them"
                 )
-    return found
+    return copies
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -82,12 +82,12 @@ def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         named = (*value.named_parameters(), *value.named_buffers())
         yield from ((f"{path}.{name}", tensor) for name, tensor in named)
     elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _walk(each, f"{path}[{key!r}]")
+        for key, item in value.items():
+            yield from _walk(item, f"{path}[{key!r}]")
     elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
         names = getattr(value, "_fields", None)
-        for number, each in enumerate(value):
-            yield from _walk(each, f"{path}.{names[number]}" if names else f"{path}[{number}]")
+        for number, item in enumerate(value):
+            yield from _walk(item, f"{path}.{names[number]}" if names else f"{path}[{number}]")
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _walk(getattr(value, field.name), f"{path}.{field.name}")
@@ -123,26 +123,26 @@ def differences(first: Snapshot, second: Snapshot) -> list[str]:
     return lines
 
 
-def _difference(one: Any, other: Any) -> str | None:
-    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-        same = type(one) is type(other) and one == other
-        return None if same else f"{_shown(one)} and {_shown(other)}"
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return f"{_form(one)} and {_form(other)}"
-    differing = unequal(one, other)
+def _difference(first: Any, second: Any) -> str | None:
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        same = type(first) is type(second) and first == second
+        return None if same else f"{_shown(first)} and {_shown(second)}"
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return f"{_form(first)} and {_form(second)}"
+    differing = unequal(first, second)
     if differing is None:
         return None
     count = int(differing.sum())
-    text = f"{count} of {one.numel()} elements differ ({_form(one)})"
-    found = gaps(one, other, differing)
-    if found is not None:
-        finite = found[found.isfinite()]
+    text = f"{count} of {first.numel()} elements differ ({_form(first)})"
+    distances = gaps(first, second, differing)
+    if distances is not None:
+        finite = distances[distances.isfinite()]
         if len(finite):
             text += f", the largest difference is {float(finite.max()):.6g}"
         if len(finite) < count:
             text += f", {count - len(finite)} of them are NaN or Inf"
-    where = torch.unravel_index(differing.nonzero()[0, 0], one.shape)
-    return text + (f", first at {[int(i) for i in where]}" if one.dim() else "")
+    where = torch.unravel_index(differing.nonzero()[0, 0], first.shape)
+    return text + (f", first at {[int(i) for i in where]}" if first.dim() else "")
 
 
 def _form(tensor: Tensor) -> str:

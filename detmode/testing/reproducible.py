@@ -84,15 +84,15 @@ def assert_reproducible(
     """
     _check(runs, vary)
     restore_generators, threads = remember_generators(), torch.get_num_threads()
-    kept: list[Any] = []
+    results: list[Any] = []
 
     def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
         copied = _copied((fn, args, kwargs))
         restore_generators()
         with _surroundings(number, frozenset(vary), threads), inside:
             result = copied[0](*copied[1], **copied[2])
-        if not kept:
-            kept.append(result)
+        if not results:
+            results.append(result)
         return _seen(result, *copied)
 
     try:
@@ -107,7 +107,7 @@ def assert_reproducible(
                 raise AssertionError(_message(lines, number, vary, run))
     finally:
         restore_generators()
-    return kept[0]
+    return results[0]
 
 
 def _check(runs: int, vary: Collection[str]) -> None:

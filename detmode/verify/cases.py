@@ -54,8 +54,8 @@ def samples_of(family: str) -> Samples:
     Raises:
         ImportError: the family has none.
     """
-    found: Samples = importlib.import_module(f"detmode.rules.{family}.samples").SAMPLES
-    return found
+    samples: Samples = importlib.import_module(f"detmode.rules.{family}.samples").SAMPLES
+    return samples
 
 
 def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
@@ -130,7 +130,7 @@ def run_aten(
     """Return ATen's result in the same dtype; ``None`` if ATen has no kernel for it."""
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
     tensors = tensors_of(tuple(arguments.values()))
-    if device == "cuda" and not all(stored(each).numel() for each in tensors):
+    if device == "cuda" and not all(stored(tensor).numel() for tensor in tensors):
         # Some of ATen's CUDA kernels read, or divide by, what is not there: the process would end.
         return None
     try:
@@ -162,15 +162,17 @@ def run_each_aten(
     Raises:
         RuntimeError, ValueError: the device's kernel rejects the inputs.
     """
-    found = [run_aten(sample, dtype, device)]
+    results = [run_aten(sample, dtype, device)]
     if device == "cuda":
         others = [(sample, "host")] if on_cpu else []
         if dtype.itemsize == 2:
             others.append((in_float32(sample), device))
-        for other, where in others:
+        for alternative, where in others:
             with contextlib.suppress(RuntimeError, ValueError):
-                found.append(run_aten(other, dtype, where))
-    return tuple(tuple(one.detach().cpu() for one in each) for each in found if each is not None)
+                results.append(run_aten(alternative, dtype, where))
+    return tuple(
+        tuple(one.detach().cpu() for one in tensors) for tensors in results if tensors is not None
+    )
 
 
 def in_float32(sample: Sample) -> Sample:
@@ -224,10 +226,11 @@ def last_stays(
     places = enumerate(destinations.flatten().tolist())
     last = {destination: place for place, destination in places}
     result = before.clone(memory_format=torch.contiguous_format)
-    to, kept = (
-        torch.tensor(list(each), dtype=torch.int64, device="cpu") for each in (last, last.values())
+    to, winners = (
+        torch.tensor(list(positions), dtype=torch.int64, device="cpu")
+        for positions in (last, last.values())
     )
-    result.view(-1)[to] = source.reshape(-1)[kept]
+    result.view(-1)[to] = source.reshape(-1)[winners]
     return result
 
 
@@ -251,7 +254,7 @@ def call(sample: Sample, arguments: Mapping[str, Any]) -> Any:
 def tensors_of(result: Any) -> tuple[torch.Tensor, ...]:
     """Return the tensors of an operator's result."""
     results = result if isinstance(result, (tuple, list)) else (result,)
-    return tuple(each for each in results if isinstance(each, torch.Tensor))
+    return tuple(result for result in results if isinstance(result, torch.Tensor))
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:

@@ -281,10 +281,10 @@ def launch_blocks(
     library = compile(source, Build.RACES if races else default_build())
     kinds = library.kinds(position)
     signature = source.signature(entry)
-    numbers, given = bound
+    numbers, in_order = bound
     pointers = bytes(8 * len(signature.pointers))
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)
-    tensors = dict(zip(signature.pointers, given))
+    tensors = dict(zip(signature.pointers, in_order))
     packed = (_Argument * max(len(kinds), 1))()
     regions: list[tuple[int, int, bool, int]] = []
     for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
@@ -336,7 +336,7 @@ def launch_blocks(
         )
     if status:
         names = [parameter.name for parameter in signature.parameters]
-        message = _POSITION.sub(lambda found: repr(names[int(found[1])]), message)
+        message = _POSITION.sub(lambda match: repr(names[int(match[1])]), message)
         raise _ERRORS[status](f"{signature.where}: {message}")
 
 
@@ -348,8 +348,8 @@ def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bo
     merged: list[tuple[int, int, bool, int]] = []
     for start, end, writable, first in sorted(regions, key=lambda region: region[:2]):
         if merged and start < end and start < merged[-1][1]:
-            low, high, other, index = merged[-1]
-            merged[-1] = (low, max(high, end), other or writable, min(index, first))
+            low, high, is_written, index = merged[-1]
+            merged[-1] = (low, max(high, end), is_written or writable, min(index, first))
         else:
             merged.append((start, end, writable, first))
     return merged

@@ -39,9 +39,9 @@ def with_dropped_results(text: str) -> str:
     Args:
         text: without comments.
     """
-    tokens = [found for found in _TOKEN.finditer(text) if found["skip"] is None]
-    words = [found[0] for found in tokens]
-    own = _declared(text, words)
+    tokens = [token for token in _TOKEN.finditer(text) if token["skip"] is None]
+    words = [token[0] for token in tokens]
+    declared = _declared(text, words)
     opened: list[int] = []
     opener: dict[int, int] = {}
     dropped: list[int] = []
@@ -55,10 +55,10 @@ def with_dropped_results(text: str) -> str:
             name = _ATOMIC.fullmatch(words[begin - 1])
             if (
                 name
-                and name[1] not in own
+                and name[1] not in declared
                 and word == ")"
                 and words[position + 1 : position + 2] == [";"]
-                and all(words[each] == "{" for each in opened)
+                and all(words[brace] == "{" for brace in opened)
                 and _begins_statement(words, begin - 1, opener)
                 # A branch of the preprocessor may have the beginning.
                 and "#" not in text[tokens[begin - 2].end() : tokens[begin - 1].start()]
@@ -74,15 +74,15 @@ def with_dropped_results(text: str) -> str:
 
 def _declared(text: str, words: list[str]) -> set[str]:
     """Return the atomics that the source may declare itself; of these it knows what they do."""
-    found = {define[1] for define in _DEFINED.finditer(text)}
+    names = {define[1] for define in _DEFINED.finditer(text)}
     for position, (before, word) in enumerate(pairwise(words), start=1):
         # The end of a type; that of an expression is taken for one.
         is_type = before in (">", "&", "*") or (
             before.isidentifier() and before not in _BEFORE_CALLS
         )
         if is_type and (name := _ATOMIC.fullmatch(word)) and not _is_compared(words, position):
-            found.add(name[1])
-    return found
+            names.add(name[1])
+    return names
 
 
 def _is_compared(words: list[str], position: int) -> bool:

@@ -111,9 +111,9 @@ class ForeignSource(Source):
         self.original = text
         self._includes: list[str] = []
         self._includes_own = False
-        self._defines = [each[2:].strip() for each in defines if each.startswith("-D")]
+        self._defines = [define[2:].strip() for define in defines if define.startswith("-D")]
         expanded = self._expanded(text, path, set())
-        bare = _COMMENT.sub(lambda found: "\n" * found[0].count("\n"), expanded)
+        bare = _COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), expanded)
         self.text = with_dropped_results(_DYNAMIC.sub(_dynamic_pointer, bare))
         self._names = kernels_of(self.text)
         self._templates = frozenset(_TEMPLATE.findall(self.text))
@@ -129,12 +129,12 @@ class ForeignSource(Source):
         self.positions = {entry: i for i, entry in enumerate(self.entries)}
 
     def _expanded(self, text: str, path: Path, seen: set[Path]) -> str:
-        def replaced(found: re.Match[str]) -> str:
-            name = found[1] or found[2]
-            line = text.count("\n", 0, found.start()) + 1
+        def replaced(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            line = text.count("\n", 0, match.start()) + 1
             for folder in (path.parent, INCLUDE_DIRECTORY):
                 file = folder / name
-                if found[2] and file.is_file():
+                if match[2] and file.is_file():
                     if file.resolve() in seen:
                         return ""
                     seen.add(file.resolve())
@@ -144,7 +144,7 @@ class ForeignSource(Source):
             if (HEADERS / name).is_file() or name in _LIBRARY:
                 self._includes.append(name)
             elif name not in _EMPTY:
-                known = ", ".join(sorted(each.name for each in HEADERS.glob("c*.h")))
+                known = ", ".join(sorted(header.name for header in HEADERS.glob("c*.h")))
                 raise CompileError(
                     f"{path.name}:{line}: the host runner has no {name!r}; it has {known}, and of "
                     "the C++ library what kernels use. Leave out what needs other headers, or give "
@@ -175,7 +175,7 @@ class ForeignSource(Source):
         return entry
 
     def _variables(self) -> dict[str, bool]:
-        found = {}
+        variables = {}
         for match in _VARIABLE.finditer(self.text):
             declared = match["type"].split()
             if not declared:
@@ -185,20 +185,22 @@ class ForeignSource(Source):
                     f"{self.path.name}: {match[0].strip()!r} declares several variables; declare "
                     "each by itself, so that every run can begin with its first value"
                 )
-            found[match["name"]] = "__constant__" in match[0] or "const" in declared
-        return found
+            variables[match["name"]] = "__constant__" in match[0] or "const" in declared
+        return variables
 
     @property
     def prelude(self) -> str:
         """The text before the runner: headers of the C++ library."""
-        names = dict.fromkeys((*_ALWAYS, *(each for each in self._includes if each in _LIBRARY)))
+        names = dict.fromkeys(
+            (*_ALWAYS, *(include for include in self._includes if include in _LIBRARY))
+        )
         lines = [f"#include <{name}>\n" for name in names]
         return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
 
     @property
     def postlude(self) -> str:
         """The text after it: the headers of CUDA's that it supplies."""
-        names = dict.fromkeys(each for each in self._includes if each not in _LIBRARY)
+        names = dict.fromkeys(include for include in self._includes if include not in _LIBRARY)
         # detmode's own headers take the host's branch where the architecture is not defined.
         architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
         lines = [f'#include "{name}"\n' for name in names]
@@ -262,7 +264,7 @@ class ForeignSource(Source):
             kinds = library.kinds(self.position(entry))
             sizes = library.sizes(self.position(entry), len(kinds))
             name = entry.partition("<")[0].rpartition("::")[2]
-            declared = [each.name.partition("[")[0] for each in self._names[name]]
+            declared = [variable.name.partition("[")[0] for variable in self._names[name]]
             if len(declared) != len(kinds):
                 declared = [f"argument {i}" for i in range(len(kinds))]
             where = f"{self.path.name}: {entry}"
@@ -273,10 +275,10 @@ class ForeignSource(Source):
         return known
 
 
-def _dynamic_pointer(found: re.Match[str]) -> str:
+def _dynamic_pointer(match: re.Match[str]) -> str:
     """A pointer in place of an array without a size."""
-    declared = _ALIGNMENT.sub("", found[1]).strip()
+    declared = _ALIGNMENT.sub("", match[1]).strip()
     return (
-        f"{declared}* const {found[2]} = "
+        f"{declared}* const {match[2]} = "
         f"reinterpret_cast<{declared}*>(detmode_host::dynamic_memory);"
     )

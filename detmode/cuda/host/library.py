@@ -92,8 +92,8 @@ def translation_unit(source: Source) -> str:
     """The C++ text for the host: the runner, the source, a table of its entries, one C function."""
     rows = []
     for entry in source.entries:
-        made = f"detmode_host::Trampoline<&{entry}>"
-        rows.append(f'    {{"{entry}", &{made}::call, {made}::kinds.text, {made}::sizes}},')
+        of = f"detmode_host::Trampoline<&{entry}>"
+        rows.append(f'    {{"{entry}", &{of}::call, {of}::kinds.text, {of}::sizes}},')
     table = "\n".join(rows)
     variables = "".join(
         f'    {{"{name}", const_cast<void*>(static_cast<const volatile void*>(&{name})), '
@@ -138,15 +138,15 @@ extern "C" __attribute__((visibility("default"))) int detmode_launch(
 class Library:
     """A compiled source. One launch at a time: the runner's state is static."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept  # its path leads there while this lives
-        self.path = kept.path
-        self.is_new = kept.is_new
+    def __init__(self, file: Kept) -> None:
+        self._kept = file  # its path leads there while this lives
+        self.path = file.path
+        self.is_new = file.is_new
         try:
-            self._library = ctypes.CDLL(kept.loaded_from, mode=getattr(os, "RTLD_LOCAL", 0))
+            self._library = ctypes.CDLL(file.loaded_from, mode=getattr(os, "RTLD_LOCAL", 0))
         except OSError as error:
             raise CompileError(
-                f"{kept.path} cannot be loaded ({error}); where its file system forbids to run "
+                f"{file.path} cannot be loaded ({error}); where its file system forbids to run "
                 "files, set DETMODE_CACHE to a folder on another one"
             ) from None
         self._library.detmode_kinds.restype = ctypes.c_char_p
@@ -272,7 +272,7 @@ def _build(source: Source, build: Build) -> Kept:
             "LD_PRELOAD among them"
         )
     folder = Path(__file__).parent
-    paths = [f"-I{each}" for each in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
+    paths = [f"-I{directory}" for directory in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
     flags = (*FLAGS, *build.compile_flags(compiler), *paths, "-c")
     text = translation_unit(source)
     headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
@@ -293,16 +293,18 @@ def _compiled(
     """The shared library of a translation unit."""
     try:
         with temporary_folder() as folder:
-            unit, compiled, made = (folder / f"unit.{suffix}" for suffix in ("cpp", "o", "so"))
+            unit, compiled, shared_object = (
+                folder / f"unit.{suffix}" for suffix in ("cpp", "o", "so")
+            )
             unit.write_text(text, encoding="utf-8")
             for arguments in (
                 [*flags, "-o", str(compiled), str(unit)],
-                ["-shared", *link_flags, "-o", str(made), str(compiled)],
+                ["-shared", *link_flags, "-o", str(shared_object), str(compiled)],
             ):
                 run = compiler.run(arguments)
                 if run.returncode != 0:
                     log = run.stderr.strip() or f"{compiler} ended with {run.returncode}"
                     raise CompileError(f"{path} does not compile for the host runner\n{log}")
-            return made.read_bytes()
+            return shared_object.read_bytes()
     except OSError as error:
         raise CompileError(f"{path} cannot be compiled for the host runner: {error}") from None

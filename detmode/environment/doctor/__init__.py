@@ -22,5 +22,5 @@ def findings() -> tuple[Finding, ...]:
     The settings are those of this moment: called in a program, those that the program made.
     """
     looks = (*software.LOOKS, *numerics.LOOKS, *program.LOOKS, *ranks.LOOKS)
-    found = (finding for look in looks for finding in look())
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    unsorted = (finding for look in looks for finding in look())
+    return tuple(sorted(unsorted, key=lambda finding: SEVERITIES.index(finding.severity)))

@@ -198,8 +198,12 @@ def _fill() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    timed = [each.name for each in OPTIONS if not each.by_default and _is(each, each.timed)]
-    (option,) = (each for each in OPTIONS if each.name == "deterministic")
+    timed = [
+        candidate.name
+        for candidate in OPTIONS
+        if not candidate.by_default and _is(candidate, candidate.timed)
+    ]
+    (option,) = (candidate for candidate in OPTIONS if candidate.name == "deterministic")
     deterministic = _is(option, option.used)
     state = f"deterministic={deterministic}"
     version = parse_version(torch.__version__)

@@ -82,10 +82,10 @@ def _tuner() -> Iterator[Finding]:
 def _chunking() -> Iterator[Finding]:
     if not torch.distributed.is_available():
         return
-    given = [f"{name} {variable(name)}" for name in _CHUNKING if known.variable(name)]
+    settings = [f"{name} {variable(name)}" for name in _CHUNKING if known.variable(name)]
     yield Finding(
         "NCCL's protocol and channels",
-        ", ".join(given) or "NCCL chooses",
+        ", ".join(settings) or "NCCL chooses",
         "they decide at which rank the sum of an element begins: the same for the same sizes, "
         "ranks and links; other machines, numbers of nodes and versions may have others",
         "for the same bits on other machines: export NCCL_ALGO=Ring NCCL_PROTO=Simple, equal "
@@ -93,11 +93,11 @@ def _chunking() -> Iterator[Finding]:
         "note",
     )
     files = [Path(known.variable("NCCL_CONF_FILE") or "~/.nccl.conf"), Path("/etc/nccl.conf")]
-    found = [str(file) for file in files if file.expanduser().is_file()]
-    if found:
+    paths = [str(file) for file in files if file.expanduser().is_file()]
+    if paths:
         yield Finding(
             "NCCL's configuration",
-            ", ".join(found),
+            ", ".join(paths),
             "NCCL also takes variables from there, which are not seen here",
             "set what must not change in the environment, which wins",
             "note",

@@ -83,7 +83,7 @@ class Choices:
         name = self._tuned.get(tuner)
         if name is None:
             name = f"{tuner.base_fn.__module__}.{tuner.base_fn.__qualname__}"
-            same = sum(each.partition("#")[0] == name for each in self._tuned.values())
+            same = sum(tuned.partition("#")[0] == name for tuned in self._tuned.values())
             name = self._tuned[tuner] = f"{name}#{same + 1}" if same else name
         return name
 
@@ -111,7 +111,7 @@ class Choices:
         if value is not None and value == wanted:
             return
         differing = drift(section, name, wanted, "by timing" if value is None else value)
-        if any(each.name == differing.name for each in self.found):
+        if any(drift.name == differing.name for drift in self.found):
             return
         self.found.append(differing)
         if self._warn is None:
@@ -123,8 +123,10 @@ class Choices:
         if self._locked is None:
             return ()
         here = LockFile({name: self.sections[name] for name in _AT_END})
-        known_before = {each.name for each in self.found}
-        return tuple(each for each in drifts(self._locked, here) if each.name not in known_before)
+        known_before = {drift.name for drift in self.found}
+        return tuple(
+            drift for drift in drifts(self._locked, here) if drift.name not in known_before
+        )
 
 
 def _noted(generator: str, plain: Callable[..., Any]) -> Callable[..., Any]:

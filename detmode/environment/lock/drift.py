@@ -89,13 +89,13 @@ def _says(locked: LockFile, section: str) -> bool:
 
 def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
     """Return the choices of the sections that both have, and that differ."""
-    found: list[Drift] = []
+    differing: list[Drift] = []
     for section in sorted(locked.sections.keys() & here.sections.keys()):
         mine, theirs = here.sections[section], locked.sections[section]
         for name in _compared(section, theirs, mine):
             if theirs.get(name) != mine.get(name):
-                found.append(drift(section, name, theirs.get(name), mine.get(name)))
-    return tuple(found)
+                differing.append(drift(section, name, theirs.get(name), mine.get(name)))
+    return tuple(differing)
 
 
 def _compared(

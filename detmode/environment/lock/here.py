@@ -80,12 +80,12 @@ def _gpus() -> list[str]:
     """Return the models of this machine's GPUs, without a context, which no child could use."""
     if torch.cuda.is_initialized():
         return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    found = []
+    models = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         with contextlib.suppress(OSError):
             lines = file.read_text().splitlines()
-            found += [line.split(":")[1].strip() for line in lines if line.startswith("Model")]
-    return found
+            models += [line.split(":")[1].strip() for line in lines if line.startswith("Model")]
+    return models
 
 
 def _driver() -> str:

@@ -40,7 +40,9 @@ class LockFile:
 
     def without(self, section: str) -> LockFile:
         """Return a lock that lacks a section."""
-        return LockFile({name: each for name, each in self.sections.items() if name != section})
+        return LockFile(
+            {name: content for name, content in self.sections.items() if name != section}
+        )
 
     def to_toml(self) -> str:
         """Return the content of the file."""
@@ -87,24 +89,24 @@ def _parsed(content: bytes, path: Path) -> dict[str, Section]:
     else:
         import tomli as tomllib
     try:
-        found: dict[str, Any] = tomllib.loads(content.decode())
+        document: dict[str, Any] = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise LockError(f"{path} is not a lock, which is TOML: {reason!r}") from None
-    form = found.pop("format", None)
+    form = document.pop("format", None)
     if type(form) is not int or form != FORMAT:
         raise LockError(
             f"{path} is not a lock of format {FORMAT}, which this detmode reads; write it again"
         )
-    for name, section in found.items():
+    for name, section in document.items():
         if not isinstance(section, dict) or not all(map(_is_value, section.values())):
             raise LockError(f"{path} is not a lock: {name!r} is not a table of choices")
-    return found
+    return document
 
 
 def _is_value(value: object) -> bool:
     if isinstance(value, list):
-        return all(isinstance(each, str) for each in value)
+        return all(isinstance(item, str) for item in value)
     if isinstance(value, int):
         return -_MOST_INTEGER <= value <= _MOST_INTEGER  # a longer one may have no text
     return isinstance(value, (float, str))

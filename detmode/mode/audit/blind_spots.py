@@ -131,19 +131,19 @@ def find_unseen(
     def rows_of(ops: Iterable[str]) -> tuple[UnseenRow, ...]:
         return tuple(_describe(row, would(row)) for op in ops for row in unmet.get(op, ()))
 
-    found: list[Unseen] = []
+    unseen: list[Unseen] = []
     told: set[str] = set()
     for family, stands_for in stand_ins.items():
         calls = tuple(name for name in stands_for if name in called)
         ops = dict.fromkeys(op for name in calls for op in stands_for[name])
         if rows := rows_of(ops):
             because = "PyTorch chooses the operator by device"
-            found.append(Unseen(f"{family} on CUDA", because, calls, rows))
+            unseen.append(Unseen(f"{family} on CUDA", because, calls, rows))
             told.update(ops)
     if rest := rows_of(op for op in unmet if op not in told):
         because = "they have no kernel for CPU tensors, so only a CUDA run can call them"
-        found.append(Unseen("operators that only run on CUDA", because, (), rest))
-    return [*found, *ALWAYS_UNSEEN]
+        unseen.append(Unseen("operators that only run on CUDA", because, (), rest))
+    return [*unseen, *ALWAYS_UNSEEN]
 
 
 def _unmet(table: RuleTable) -> dict[str, list[Row]]:
@@ -186,16 +186,16 @@ def listing_of(unseen: Unseen) -> Listing:
 def text_of(unseen: Iterable[Unseen]) -> str:
     """Return the text: calls that the run reveals, then the rest."""
     parts, rest = [], []
-    for each in unseen:
-        if each.calls:
-            rows = [tuple(cell or "" for cell in astuple(row)) for row in each.rows]
-            text = f"Not seen: {each.what}. The run calls {', '.join(each.calls)}; {each.because}."
+    for spot in unseen:
+        if spot.calls:
+            rows = [tuple(cell or "" for cell in astuple(row)) for row in spot.rows]
+            text = f"Not seen: {spot.what}. The run calls {', '.join(spot.calls)}; {spot.because}."
             parts.append(f"{fill(text, _WIDTH)}\n{table(_COLUMNS, rows)}")
-        elif each.rows:
-            ops = dict.fromkeys(row.op for row in each.rows)
-            rest.append(f"{each.what} ({', '.join(ops)})")
+        elif spot.rows:
+            ops = dict.fromkeys(row.op for row in spot.rows)
+            rest.append(f"{spot.what} ({', '.join(ops)})")
         else:
-            rest.append(each.what)
+            rest.append(spot.what)
     if rest:
         parts.append(fill(f"No audit sees: {'; '.join(rest)}.", _WIDTH))
     return "\n\n".join(parts)

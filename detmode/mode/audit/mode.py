@@ -71,7 +71,7 @@ class _Tally:
         modules = surroundings(sys._getframe())[1]
         for cls in set(map(type, modules)) - self.classes:
             self.classes.add(cls)
-            self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)
+            self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
         return self.paths.of(modules, recomputed=False) if modules else ""
 
 
@@ -111,8 +111,8 @@ class Audit(DeterministicMode):
         """Return the report of the calls so far."""
         met = super().report()
         tally = _Tally()
-        for each in list(self._tallies):
-            tally.add(each)
+        for of_thread in list(self._tallies):
+            tally.add(of_thread)
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(
             met.records,

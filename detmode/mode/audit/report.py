@@ -218,7 +218,8 @@ class AuditReport(Report):
             ]
             records = rows_of(whole["rows"])
             costs = [
-                Cost.of(*each, calls=row.count) for each, row in zip(moved, records, strict=True)
+                Cost.of(*fields, calls=row.count)
+                for fields, row in zip(moved, records, strict=True)
             ]
             modules = {
                 text_of(entry.pop("module")): checked(Cost, entry) for entry in whole["modules"]

@@ -86,11 +86,11 @@ class Floor:
         bound = self._overload.signature.bind(args, kwargs)
         read = tensors_in(bound[name] for name in self._read)
         results = result if len(self._results) > 1 else (result,)
-        made = tensors_in(value for new, value in zip(self._results, results) if new)
+        new_tensors = tensors_in(value for new, value in zip(self._results, results) if new)
         written = self._overload.written(args, kwargs)
         if not self._chooses:
-            return sum(map(size_of, [*read, *written, *made]))
-        first, others = read[0], [*read[1:], *made]
+            return sum(map(size_of, [*read, *written, *new_tensors]))
+        first, others = read[0], [*read[1:], *new_tensors]
         touched = max((tensor.numel() for tensor in others), default=0) * first.itemsize
         # One read, and one write if it is written in place.
         passes = 1 + sum(tensor is first for tensor in written)

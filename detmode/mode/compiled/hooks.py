@@ -161,8 +161,8 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     if mode is None:
         return compiled(*args)
     caller = None
-    if (found := nearest_place(sys._getframe(), mode.paths)) is not None:
-        frame, place, _ = found
+    if (position := nearest_place(sys._getframe(), mode.paths)) is not None:
+        frame, place, _ = position
         user = nearest(frame)
         caller = CallSite(site_of(user), place.module) if user is not None else None
     return mode._memory.call_from(caller, compiled, *args)

@@ -70,7 +70,7 @@ def keeping_whole(
     from torch._inductor.graph import GraphLowering
 
     # For dynamic shapes code is cut into parts by the sizes that came first.
-    sizes = [getattr(each, "shape", each) for each in example_inputs]
+    sizes = [getattr(example, "shape", example) for example in example_inputs]
     tag = hashlib.sha256(f"{key_of(mode)}\n{sizes}".encode()).hexdigest()
     config: Any = torch.compiler.config
     lowered: list[bool] = []
@@ -182,22 +182,22 @@ def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
         written, *others = map(get_node_storage, nodes)
         return written not in others and further(node)
 
-    found = {}
+    replacements = {}
     for row in mode._table:
         func, action = resolve(row.rule.op), row.rule.action
         # Another substitute's result would be copied to ``self``.
         if func is not None and isinstance(action, Substitute) and action.takes_out:
             namespace, _, name = func._schema.name.partition("::")
             packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
-            own = inplaceable_ops.get(func)
+            inductors = inplaceable_ops.get(func)
             if packet is not None:
-                further = own.extra_check if own else partial(may_be_met, mode)
+                further = inductors.extra_check if inductors else partial(may_be_met, mode)
                 check = partial(is_alone, further)
-                found[func] = InplaceableOp(getattr(packet, func._overloadname), 0, check)
-            elif own is not None:
+                replacements[func] = InplaceableOp(getattr(packet, func._overloadname), 0, check)
+            elif inductors is not None:
                 # That operator has no twin.
-                found[func] = InplaceableOp(own.inplace_op, 0, lambda _: False)
-    return found
+                replacements[func] = InplaceableOp(inductors.inplace_op, 0, lambda _: False)
+    return replacements
 
 
 def _mark_atomics(gm: torch.fx.GraphModule, backward: torch.fx.Node) -> None:
@@ -206,7 +206,7 @@ def _mark_atomics(gm: torch.fx.GraphModule, backward: torch.fx.Node) -> None:
     Its template gathers the gradients of queries, keys and values in a fixed order.
     """
     bodies = [
-        getattr(gm, str(each.target)) for each in backward.all_input_nodes if each.op == "get_attr"
+        getattr(gm, str(node.target)) for node in backward.all_input_nodes if node.op == "get_attr"
     ]
     called = {str(node.target) for body in bodies for node in body.graph.nodes}
     if "flex_lib.zeros_and_scatter.default" in called:
@@ -252,9 +252,9 @@ def may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     if overload is None or overload.override is not None:
         return overload is not None
     nodes = (node, *node.all_input_nodes)
-    if any("val" not in each.meta for each in nodes):
+    if any("val" not in node.meta for node in nodes):
         return True  # what is not known may be on any device
-    values = tree_leaves([each.meta["val"] for each in nodes])
+    values = tree_leaves([node.meta["val"] for node in nodes])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     devices = {tensor.device.type for tensor in tensors}
     if mode._simulate:

@@ -86,12 +86,12 @@ def _replace_options(
     def with_options(
         *args: Any, config_patches: dict[str, Any] | None = None, **kwargs: Any
     ) -> Any:
-        given = dict(config_patches or {})
+        patches = dict(config_patches or {})
         for option in OPTIONS:
-            if option.name in given and given[option.name] == option.timed:
+            if option.name in patches and patches[option.name] == option.timed:
                 _say(option, say_once)
-                given[option.name] = used(option)
-        return compile(*args, config_patches=given or None, **kwargs)
+                patches[option.name] = used(option)
+        return compile(*args, config_patches=patches or None, **kwargs)
 
     return with_options
 

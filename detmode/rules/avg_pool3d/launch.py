@@ -84,8 +84,8 @@ def _plan(
     shape, out_shape = tuple(shape), tuple(out_shape)
     _check_shapes(out_shape, shape)
     volume, out_volume = shape[-3:], out_shape[-3:]
-    made = tuple(map(pooled_size, volume, kernel, strides, pads, repeat(ceil_mode)))
-    if made != out_volume or 0 in shape[-4:]:
+    pooled = tuple(map(pooled_size, volume, kernel, strides, pads, repeat(ceil_mode)))
+    if pooled != out_volume or 0 in shape[-4:]:
         raise RuntimeError(
             f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
             f"do not make {list(out_shape)} of {list(shape)}"

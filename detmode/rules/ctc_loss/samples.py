@@ -33,18 +33,18 @@ def _call(
     padded = torch.zeros(samples, max(lengths, default=0) + 1, dtype=dtype, device="cpu")
     for row, target in zip(padded, targets):
         row[: len(target)] = torch.tensor(target, dtype=dtype, device="cpu")
-    given = torch.tensor(
+    labels = torch.tensor(
         [label for target in targets for label in target], dtype=dtype, device="cpu"
     )
-    given = given if concatenated else padded
+    labels = labels if concatenated else padded
     if log_probs is None:
         log_probs = m.normal(max(inputs, default=3), samples, classes).log_softmax(2)
     forward = torch.ops.aten._ctc_loss
-    loss, log_alpha = forward(log_probs.cpu(), given, list(inputs), lengths, blank)
+    loss, log_alpha = forward(log_probs.cpu(), labels, list(inputs), lengths, blank)
     return {
         "grad": m.normal(samples),
         "log_probs": log_probs,
-        "targets": given.to(m.device),
+        "targets": labels.to(m.device),
         "input_lengths": list(inputs),
         "target_lengths": lengths,
         "neg_log_likelihood": loss.to(m.device),

@@ -11,7 +11,7 @@ from detmode.table.samples import Maker, Sample, Samples
 def _call(make: Maker, deterministic: bool, in_tensors: bool) -> dict[str, Any]:
     lengths: dict[str, Any] = {"input_lengths": [9, 9], "target_lengths": [3, 2]}
     if in_tensors:
-        lengths = {name: torch.tensor(each, device="cpu") for name, each in lengths.items()}
+        lengths = {name: torch.tensor(values, device="cpu") for name, values in lengths.items()}
     return {
         "log_probs": make.normal(9, 2, 5).log_softmax(2),
         "targets": torch.tensor([1, 2, 1, 3, 3], dtype=torch.int32, device="cpu"),

@@ -75,9 +75,9 @@ def deform_conv2d_backward(
         part = slice(first, first + IMAGES)
         images = input[part].shape[0]
         # [images, out channels, ...] as [groups, out channels of one, images * outputs].
-        given = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
-        given = contiguous(given.permute(1, 2, 0, 3)).flatten(2)
-        taps = torch.bmm(flat_weight.transpose(1, 2), given)
+        grad_of_part = grad[part].view(images, groups, flat_weight.shape[1], out_h * out_w)
+        grad_of_part = contiguous(grad_of_part.permute(1, 2, 0, 3)).flatten(2)
+        taps = torch.bmm(flat_weight.transpose(1, 2), grad_of_part)
         moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
         sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
         common = moved | sizes | {"rows": rows, "columns": columns}
@@ -95,7 +95,7 @@ def deform_conv2d_backward(
         # The gradients of the taps are done with: their memory takes the taps themselves.
         name = f"deform_sample<{ctype(input.dtype)}>"
         launch(SOURCE, name, taps.numel(), input=input[part], sampled=taps, **common)
-        total += torch.bmm(given, taps.transpose(1, 2))
+        total += torch.bmm(grad_of_part, taps.transpose(1, 2))
     grad_weight = contiguous(total, weight.dtype).view(weight.shape)
     return grad_input, grad_weight, grad_offset, grad_mask, grad.sum((0, 2, 3))
 

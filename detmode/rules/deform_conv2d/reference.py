@@ -81,7 +81,8 @@ def deform_conv2d_backward(
     with torch.enable_grad():
         x, w, o, m, b = leaves
         out = deform_conv2d(x, w, o, m, b, *how, **named)
-        found = torch.autograd.grad(out, leaves, grad, allow_unused=True)
+        gradients = torch.autograd.grad(out, leaves, grad, allow_unused=True)
     return tuple(
-        torch.zeros_like(leaf) if given is None else given for leaf, given in zip(leaves, found)
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(leaves, gradients)
     )

@@ -56,9 +56,9 @@ def _bags(
     }
 
 
-def _even(m: Maker, bags: int, each: int, *sizes: int, **more: Any) -> Arguments:
-    """``bags`` of ``each`` indices; then width, num_weights, spread."""
-    return _bags(m, range(0, bags * each, each), bags * each, *sizes, **more)
+def _even(m: Maker, bags: int, size: int, *sizes: int, **more: Any) -> Arguments:
+    """``bags`` of ``size`` indices; then width, num_weights, spread."""
+    return _bags(m, range(0, bags * size, size), bags * size, *sizes, **more)
 
 
 def _dense(call: Arguments) -> Arguments:
@@ -66,9 +66,9 @@ def _dense(call: Arguments) -> Arguments:
 
 
 def _weights(m: Maker) -> Arguments:
-    kept = ("grad", "indices", "offsets", "offset2bag", "mode")
+    names = ("grad", "indices", "offsets", "offset2bag", "mode")
     call = _bags(m, mode=0)
-    return {**{name: call[name] for name in kept}, "weight": m.normal(5, 4)}
+    return {**{name: call[name] for name in names}, "weight": m.normal(5, 4)}
 
 
 # As ATen's CUDA forward says it: -1.

@@ -14,9 +14,9 @@ from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 Arguments = dict[str, Any]
 
 
-def _sequences(make: Maker, selected: int, kept: int, longest: int, columns: int) -> Arguments:
-    lengths = make.integers(0, longest + 1, kept)
-    indices = make.integers(0, kept, selected)
+def _sequences(make: Maker, selected: int, sequences: int, longest: int, columns: int) -> Arguments:
+    lengths = make.integers(0, longest + 1, sequences)
+    indices = make.integers(0, sequences, selected)
     offsets = lengths[indices].cumsum(0)
     rows = int(offsets[-1]) if selected else 0
     return {

@@ -24,17 +24,18 @@ _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k")
 
 def _arguments(make: Maker, op: str, deterministic: bool) -> dict[str, Any]:
     shape = (8, 2, 4) if "varlen" in op else (1, 8, 2, 4)
-    given: dict[str, Any] = {name: make.normal(*shape) for name in ("dout", "q", "k", "v", "out")}
-    given["softmax_lse"] = make.normal(2, 8, dtype=torch.float32)
-    given |= {name: make.normal(*shape) for name in ("dq", "dk", "dv")}
+    tensors = ("dout", "q", "k", "v", "out")
+    arguments: dict[str, Any] = {name: make.normal(*shape) for name in tensors}
+    arguments["softmax_lse"] = make.normal(2, 8, dtype=torch.float32)
+    arguments |= {name: make.normal(*shape) for name in ("dq", "dk", "dv")}
     if "varlen" in op:
-        given |= {name: make.tensor([0, 3, 8], torch.int32) for name in _LENGTHS}
-        given |= {"max_seqlen_q": 5, "max_seqlen_k": 5}
+        arguments |= {name: make.tensor([0, 3, 8], torch.int32) for name in _LENGTHS}
+        arguments |= {"max_seqlen_q": 5, "max_seqlen_k": 5}
     if op.startswith("flash_attn::"):
-        given |= _POSITIONAL
+        arguments |= _POSITIONAL
     elif op.endswith("::bwd"):
-        given |= {"softmax_scale": 0.5, "is_causal": False}
-    return given | {"deterministic": deterministic}
+        arguments |= {"softmax_scale": 0.5, "is_causal": False}
+    return arguments | {"deterministic": deterministic}
 
 
 SAMPLES = Samples(

@@ -48,10 +48,10 @@ def matched(
     if len(input) == len(grid) == dims + 2:
         sizes, places = input[2:], grid[1:-1]
         if input[0] == grid[0] and grid[-1] == dims and 0 not in sizes:
-            made = input[:2] + places
-            if grad != made:
+            expected = input[:2] + places
+            if grad != expected:
                 raise ValueError(
-                    f"grid_sampler(): expected grad_output to have sizes {list(made)} but got "
+                    f"grid_sampler(): expected grad_output to have sizes {list(expected)} but got "
                     f"grad_output with sizes {list(grad)}"
                 )
             return input[0], input[1], sizes, places

@@ -42,14 +42,14 @@ def backward(
 ) -> tuple[Tensor | None, Tensor]:
     """The operator, for two or three spatial dimensions; all tensors are float64."""
     sizes = input.shape[:1:-1]
-    found = [
+    axes = [
         _taps(grid[..., axis].flatten(1), size, interpolation_mode, padding_mode, align_corners)
         for axis, size in enumerate(sizes)
     ]
     pixels, gradients = input.flatten(2), grad_output.flatten(2)
     grad_input = torch.zeros_like(pixels, memory_format=torch.contiguous_format)
     parts = [torch.zeros(grid.shape[:-1], dtype=grid.dtype, device="cpu").flatten(1) for _ in sizes]
-    for taps in product(*(axis for axis, _ in found)):
+    for taps in product(*(axis for axis, _ in axes)):
         inside = torch.stack([tap.index >= 0 for tap in taps]).all(0)
         place = sum(tap.index * math.prod(sizes[:axis]) for axis, tap in enumerate(taps))
         place = torch.where(inside, place, 0)[:, None].expand_as(gradients)
@@ -58,7 +58,7 @@ def backward(
         grad_input.scatter_add_(2, place, torch.where(inside, weight * gradients, 0))
         values = torch.where(inside, pixels.gather(2, place), 0)
         for axis in range(len(sizes)):
-            factors = [tap.slope if own == axis else tap.weight for own, tap in enumerate(taps)]
+            factors = [tap.slope if i == axis else tap.weight for i, tap in enumerate(taps)]
             terms = values * torch.stack(factors).prod(0)[:, None] * gradients
             if interpolation_mode != BICUBIC:
                 terms = torch.where(inside, terms, 0)
@@ -66,7 +66,7 @@ def backward(
     if interpolation_mode == NEAREST:
         grad_grid = torch.zeros(grid.shape, dtype=grid.dtype, device="cpu")
     else:
-        scaled = [scale * part for (_, scale), part in zip(found, parts)]
+        scaled = [scale * part for (_, scale), part in zip(axes, parts)]
         grad_grid = torch.stack(scaled, -1).reshape(grid.shape)
     return (grad_input.reshape(input.shape) if output_mask[0] else None), grad_grid
 
@@ -123,14 +123,14 @@ def _cubic(position: Tensor, size: int, span: int, padding: int) -> Iterator[Tap
 
 def _fused(x: Tensor, size: int) -> Tensor:
     """``x * size - 1``, rounded once."""
-    found = (x.double() * size - 1).to(x.dtype)
+    fused = (x.double() * size - 1).to(x.dtype)
     if x.dtype is not torch.float64:
-        return found
+        return fused
     # The nearer ones are off by a rounding at most, which moves no tap.
-    far = (x.abs() > 2.0**40) & (found.abs() < torch.inf)
+    far = (x.abs() > 2.0**40) & (fused.abs() < torch.inf)
     exact = [float(Fraction(value) * size - 1) for value in x[far].tolist()]
-    found[far] = torch.tensor(exact, dtype=x.dtype, device="cpu")
-    return found
+    fused[far] = torch.tensor(exact, dtype=x.dtype, device="cpu")
+    return fused
 
 
 def _reflected(position: Tensor, size: int, span: int) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ def plan_sums(
     threads = 1024 if taps < 4 else 512
     cut = None
     if numel:
-        each = bytes_of_sum(dtype)
-        cut = strips_of(planes, pixels, samples, each, most_shared, MOST_STRIPS, threads)
+        n_bytes = bytes_of_sum(dtype)
+        cut = strips_of(planes, pixels, samples, n_bytes, most_shared, MOST_STRIPS, threads)
     if cut is not None:
         run = _in_blocks(how, dims, dtype, cut.threads, cut.shared).launch_blocks
         return partial(run, cut.blocks, cut.strip, cut.strips, *extents, bits)

@@ -62,16 +62,19 @@ def _check(self: Tensor, index: Tensor, source: Tensor, alpha: complex) -> None:
         raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
 
 
-def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
-    if n != (other[dim] if other else 1):
+def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:
+    if n != (source_shape[dim] if source_shape else 1):
         raise RuntimeError(
-            f"index_add_(): Number of indices ({n}) should be the size of source, {list(other)}, "
-            f"in dimension {dim}"
+            f"index_add_(): Number of indices ({n}) should be the size of source, "
+            f"{list(source_shape)}, in dimension {dim}"
         )
-    if len(own) != len(other) or own[:dim] + own[dim + 1 :] != other[:dim] + other[dim + 1 :]:
+    if (
+        len(self_shape) != len(source_shape)
+        or self_shape[:dim] + self_shape[dim + 1 :] != source_shape[:dim] + source_shape[dim + 1 :]
+    ):
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(own)} source.shape = {list(other)}"
+            f"Got self.shape = {list(self_shape)} source.shape = {list(source_shape)}"
         )
 
 
@@ -97,19 +100,19 @@ def index_put(
     is_new = out is None
     if out is None:
         out = clone(self)
-    given = expand_masks(out, indices)
-    if not given:
+    named = expand_masks(out, indices)
+    if not named:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))
     values = values_beside(out, values)
     if not is_new:
         values = copy_if_overlapping(out, values)
     if accumulate:
-        add_named(out, given, values)
+        add_named(out, named, values)
     else:
         # A mask names no place twice.
         masks = [index.dtype in (torch.bool, torch.uint8) for index in indices if index is not None]
-        assign_named(out, given, values, unique=masks == [True])
+        assign_named(out, named, values, unique=masks == [True])
     return out
 
 

@@ -16,47 +16,47 @@ Given = dict[int, Tensor]
 """The index of each dimension that has one, ascending."""
 
 
-def add_named(out: Tensor, given: Given, values: Tensor) -> None:
+def add_named(out: Tensor, named: Given, values: Tensor) -> None:
     """Add ``values`` to ``out``, duplicates too."""
-    rows = broadcast(list(given.values()))
-    order, sizes, source_shape, shape = _layout(out.shape, tuple(given), rows)
-    source = _source(out, given, values, source_shape)
+    rows = broadcast(list(named.values()))
+    order, sizes, source_shape, shape = _layout(out.shape, tuple(named), rows)
+    source = _source(out, named, values, source_shape)
     if source is not None:
         target = out if order is None else out.permute(order)
-        positions = _positions([*zip(given.values(), sizes)], rows)
+        positions = _positions([*zip(named.values(), sizes)], rows)
         in_contiguous(target, add_rows, positions, source, shape)
 
 
-def assign_named(out: Tensor, given: Given, values: Tensor, *, unique: bool) -> None:
+def assign_named(out: Tensor, named: Given, values: Tensor, *, unique: bool) -> None:
     """Write ``values`` to ``out``, which is contiguous; ``unique``: no place is named twice."""
-    rows = broadcast(list(given.values()))
-    order, sizes, source_shape, shape = _layout(out.shape, tuple(given), rows)
+    rows = broadcast(list(named.values()))
+    order, sizes, source_shape, shape = _layout(out.shape, tuple(named), rows)
     if order is None:
-        source = _source(out, given, values, source_shape)
+        source = _source(out, named, values, source_shape)
         if source is not None:
-            positions = _positions([*zip(given.values(), sizes)], rows)
+            positions = _positions([*zip(named.values(), sizes)], rows)
             assign_rows(out, positions, source, shape, unique=unique)
         return
     # Nothing is copied back where the dimensions in between have positions, too.
-    last = max(given) + 1
-    others = [dim for dim in range(last) if dim not in given]
+    last = max(named) + 1
+    others = [dim for dim in range(last) if dim not in named]
     named_shape = (*rows, *(out.shape[dim] for dim in others))
     tail = out.shape[last:]
-    source = _source(out, given, values, (*named_shape, *tail))
+    source = _source(out, named, values, (*named_shape, *tail))
     if source is not None:
-        found = [(_spread(given, others, dim, out), out.shape[dim]) for dim in range(last)]
-        positions = linearize(found, None, named_shape, wraps=True)
+        sized = [(_spread(named, others, dim, out), out.shape[dim]) for dim in range(last)]
+        positions = linearize(sized, None, named_shape, wraps=True)
         shape = Rows(1, prod(named_shape), prod(tail), prod(out.shape[:last]))
         assign_rows(out, positions, source, shape, unique=unique)
 
 
-def _source(out: Tensor, given: Given, values: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+def _source(out: Tensor, named: Given, values: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """The values in a shape, contiguous; None for no elements. Raise for an index out of range."""
     # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
     source = values if values.shape == shape else values.expand(shape)
     if source.numel() == 0:
         return None
-    for dim, index in given.items():
+    for dim, index in named.items():
         size = out.shape[dim]
         if size == 0:
             raise IndexError("index is out of bounds for dimension with size 0")
@@ -84,17 +84,17 @@ def _layout(
     return order, named, (*head, *rows, *tail), shape
 
 
-def _positions(found: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> Tensor:
+def _positions(sized: list[tuple[Tensor, int]], rows: tuple[int, ...]) -> Tensor:
     """Positions of the rows. Those of one index are as given: some may count from the end."""
-    if len(found) == 1:
-        return contiguous(found[0][0])
-    return linearize(found, None, rows, wraps=True)
+    if len(sized) == 1:
+        return contiguous(sized[0][0])
+    return linearize(sized, None, rows, wraps=True)
 
 
-def _spread(given: Given, others: list[int], dim: int, out: Tensor) -> Tensor:
+def _spread(named: Given, others: list[int], dim: int, out: Tensor) -> Tensor:
     """The index of a dimension, to broadcast over those without one, which stand behind."""
-    if dim in given:
-        return given[dim][(..., *(None,) * len(others))]
+    if dim in named:
+        return named[dim][(..., *(None,) * len(others))]
     place = others.index(dim)
     whole = new_arange(out, out.shape[dim])
     return whole.view(-1, *(1,) * (len(others) - place - 1))

@@ -43,21 +43,21 @@ def index_copy(
     return indexed_rows(self, dim, index, source, out, _check_shapes).run(assign_rows)
 
 
-def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
-    if own and other and len(own) != len(other):
+def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:
+    if self_shape and source_shape and len(self_shape) != len(source_shape):
         raise IndexError(
             "index_copy_(): When source and destination are not scalars, their dimensionality must "
-            f"match. Source dimensionality ({len(other)}), destination dimensionality "
-            f"({len(own)})"
+            f"match. Source dimensionality ({len(source_shape)}), destination dimensionality "
+            f"({len(self_shape)})"
         )
-    given = other[dim] if other else 1
-    if n != given:
+    rows = source_shape[dim] if source_shape else 1
+    if n != rows:
         raise IndexError(
-            f"index_copy_(): Number of indices ({n}) should be equal to source.size(dim) ({given})"
+            f"index_copy_(): Number of indices ({n}) should be equal to source.size(dim) ({rows})"
         )
-    kept, found = list(own or (1,)), list(other or (1,))
-    if kept[:dim] + kept[dim + 1 :] != found[:dim] + found[dim + 1 :]:
+    self_sizes, source_sizes = list(self_shape or (1,)), list(source_shape or (1,))
+    if self_sizes[:dim] + self_sizes[dim + 1 :] != source_sizes[:dim] + source_sizes[dim + 1 :]:
         raise RuntimeError(
             "index_copy_(): Source/destination tensor must have same slice shapes apart from "
-            f"dimension {dim}, but got {kept} and {found}"
+            f"dimension {dim}, but got {self_sizes} and {source_sizes}"
         )

@@ -98,14 +98,14 @@ def _checked(
     return indexed_rows(self, dim, index, source, out, _check_shapes)
 
 
-def _check_shapes(own: torch.Size, dim: int, n: int, other: torch.Size) -> None:
-    expected, rows = list(own), 1
-    if own and len(own) == len(other):
-        rows = expected[dim] = other[dim]
-    if expected != list(other):
+def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:
+    expected, rows = list(self_shape), 1
+    if self_shape and len(self_shape) == len(source_shape):
+        rows = expected[dim] = source_shape[dim]
+    if expected != list(source_shape):
         raise RuntimeError(
             "source tensor shape must match self tensor shape, excluding the specified dimension. "
-            f"Got self.shape = {list(own)} source.shape = {list(other)}"
+            f"Got self.shape = {list(self_shape)} source.shape = {list(source_shape)}"
         )
     if n != rows:
         raise RuntimeError(

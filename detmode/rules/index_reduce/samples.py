@@ -32,7 +32,7 @@ _plain = partial(sample, op=OP, dtypes=FLOATING)
 def _reductions(reduce: str) -> tuple[Sample, ...]:
     case, reals = partial(_case, reduce=reduce), partial(_reals, reduce=reduce)
     onto, few = {"include_self": False}, FLOATING[2:3] + INTEGRAL[:1]
-    found = (
+    samples = (
         case(f"middle_dim_{reduce}", [3, 5, 4], 1, 90, **_sums),
         case(
             f"without_self_{reduce}", [4, 6, 3], -2, 40, 5, **onto, covers="negative_dim collisions"
@@ -44,7 +44,7 @@ def _reductions(reduce: str) -> tuple[Sample, ...]:
     )
     plain = partial(sample, reduce, lambda m: indexed_rows(m, [4], 0, 9, reduce=reduce), op=OP)
     on_mps = plain(device="mps", dtypes=FLOATING + COMPLEX)
-    return *found, plain(device="cpu", dtypes=ALL), on_mps
+    return *samples, plain(device="cpu", dtypes=ALL), on_mps
 
 
 def _errors(reduce: str) -> tuple[Sample, ...]:

@@ -34,8 +34,8 @@ _mm, _addmm = _of[MM], _of[ADDMM]
 
 def _layouts(op: str, layouts: Sequence[str], place: str = "first") -> tuple[Sample, ...]:
     return tuple(
-        _of[op](f"sparse_{place}_{each}", each, covers="collisions", second=place == "second")
-        for each in layouts
+        _of[op](f"sparse_{place}_{layout}", layout, covers="collisions", second=place == "second")
+        for layout in layouts
     )
 
 

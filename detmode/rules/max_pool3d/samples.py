@@ -41,11 +41,11 @@ def _call(
 
 
 def _planar(m: Maker) -> Arguments:
-    found = _call(m, (2, 3, 1, 5, 6), (1, 3, 3), (1,), (0, 1, 1))
+    call = _call(m, (2, 3, 1, 5, 6), (1, 3, 3), (1,), (0, 1, 1))
     for name in ("grad_output", "self", "indices"):
-        found[name] = found[name].squeeze(2)
+        call[name] = call[name].squeeze(2)
     sizes = {"kernel_size": [3, 3], "padding": [1, 1], "stride": [1, 1], "dilation": [1, 1]}
-    return {**found, **sizes}
+    return {**call, **sizes}
 
 
 _case = made_by(_call, op=OP, dtypes=FLOATING)

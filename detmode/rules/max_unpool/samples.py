@@ -23,9 +23,9 @@ def _unpool(
     """Indices into the first ``spread`` places of each plane."""
     size = prod(output_size)
     indices = m.integers(0, min(spread or size, size), *shape)
-    found = {"self": m.normal(*shape), "indices": indices, "output_size": list(output_size)}
+    call = {"self": m.normal(*shape), "indices": indices, "output_size": list(output_size)}
     more = {"stride": [2, 2, 2], "padding": [0, 0, 0]} if len(output_size) == 3 else {}
-    return {**found, **more}
+    return {**call, **more}
 
 
 def _pooled(m: Maker) -> Arguments:

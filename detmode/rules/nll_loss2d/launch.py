@@ -57,10 +57,10 @@ def nll_loss2d_forward(
     _check_on_host(target, classes, ignore_index)
     partials = new_empty(self, (max(blocks, 1), 4), torch.float64)
     output, total_weight = new_empty(self, ()), new_empty(self, ())
-    given = {"self": self} if classes else {}
+    weights = {"self": self} if classes else {}
     if weight is not None and classes:
-        given["weight"] = contiguous(weight)
-    add(target=target, partials=partials, **given)
+        weights["weight"] = contiguous(weight)
+    add(target=target, partials=partials, **weights)
     finish(partials=partials, output=output, total_weight=total_weight)
     return output, total_weight
 

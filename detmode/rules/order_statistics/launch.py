@@ -88,14 +88,14 @@ def _select(
     check_implemented(name, self.dtype, DTYPES)
     grown = self if self.dim() else self.view(1)
     before, behind = grown.shape[:axis], grown.shape[axis + 1 :]
-    kept = (1,) if keepdim and self.dim() else ()
-    shape = (*before, *kept, *behind)
+    reduced = (1,) if keepdim and self.dim() else ()
+    shape = (*before, *reduced, *behind)
     values = new_empty(self, shape)
     indices = new_empty(self, shape, torch.int64)
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
-    fitting = (each for each in CAPACITIES if n <= each and self.dtype in CAPACITIES[each])
+    fitting = (size for size in CAPACITIES if n <= size and self.dtype in CAPACITIES[size])
     capacity = next(fitting, None)
     if capacity is not None and (capacity <= 32 or slices >= MANY):
         launch(
@@ -130,22 +130,22 @@ def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: i
     scalar, rows = ctype(input.dtype), values.numel()
     chunks = max(1, min(-(-n // SHARE), 8 * FEW // rows))
     state = new_zeros(input, (rows * 259,), torch.int64)
-    counts, found, left = state.split((rows * 257, rows, rows))
+    counts, selected, left = state.split((rows * 257, rows, rows))
     for shift in range(8 * input.itemsize - 8, -8, -8):
         launch_blocks(
             SOURCE, f"select_count<{scalar}>", rows * chunks, 256,
-            input=input, found=found, counts=counts, n=n, chunks=chunks, shift=shift,
+            input=input, found=selected, counts=counts, n=n, chunks=chunks, shift=shift,
         )  # fmt: skip
         launch_blocks(
             SOURCE, f"select_digit<{scalar}>", rows, 32,
-            counts=counts, found=found, left=left, n=n, kind=kind, k=k, shift=shift,
+            counts=counts, found=selected, left=left, n=n, kind=kind, k=k, shift=shift,
         )  # fmt: skip
     indices.fill_(n)
     launch_blocks(
         SOURCE, f"select_index<{scalar}>", rows * chunks, 256,
-        input=input, found=found, indices=indices, n=n, chunks=chunks,
+        input=input, found=selected, indices=indices, n=n, chunks=chunks,
     )  # fmt: skip
     launch(
         SOURCE, f"select_value<{scalar}>", rows,
-        input=input, found=found, indices=indices, values=values, rows=rows, n=n,
+        input=input, found=selected, indices=indices, values=values, rows=rows, n=n,
     )  # fmt: skip

@@ -85,7 +85,8 @@ def mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Te
         begin = begin.gather(-1, longest)
     results = (ordered.gather(-1, begin), order.gather(-1, begin))
     values, indices = (
-        (each.movedim(-1, axis) if keepdim else each.squeeze(-1)).contiguous() for each in results
+        (values.movedim(-1, axis) if keepdim else values.squeeze(-1)).contiguous()
+        for values in results
     )
     return values, indices
 

@@ -15,11 +15,11 @@ OPS = {n: f"aten::reflection_pad{n}d_backward" for n in (1, 2, 3)}
 _bench = partial(bench_pad, OPS)
 
 
-def _fold(kept: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
+def _fold(inner: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
     """Each border is turned round and added beside the edge."""
     wide = behind.shape[dim]
-    kept.narrow(dim, 1, before.shape[dim]).add_(before.flip(dim))
-    kept.narrow(dim, kept.shape[dim] - 1 - wide, wide).add_(behind.flip(dim))
+    inner.narrow(dim, 1, before.shape[dim]).add_(before.flip(dim))
+    inner.narrow(dim, inner.shape[dim] - 1 - wide, wide).add_(behind.flip(dim))
 
 
 SAMPLES = Samples(

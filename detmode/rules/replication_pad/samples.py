@@ -26,10 +26,10 @@ def _cases(op: str, n: int) -> tuple[Sample, ...]:
     )
 
 
-def _fold(kept: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
+def _fold(inner: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
     """Each border is added to the edge."""
-    kept.narrow(dim, 0, 1).add_(before.sum(dim, keepdim=True))
-    kept.narrow(dim, kept.shape[dim] - 1, 1).add_(behind.sum(dim, keepdim=True))
+    inner.narrow(dim, 0, 1).add_(before.sum(dim, keepdim=True))
+    inner.narrow(dim, inner.shape[dim] - 1, 1).add_(behind.sum(dim, keepdim=True))
 
 
 SAMPLES = Samples(

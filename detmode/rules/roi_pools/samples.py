@@ -42,7 +42,7 @@ def _arguments(
     bins = pooled[0] * pooled[1]
     grad_shape = (len(boxes), channels, *pooled)
     sizes = {"batch_size": images, "channels": channels, "height": height, "width": width}
-    found: Arguments = {
+    arguments: Arguments = {
         "grad": m.normal(*grad_shape),
         "rois": m.tensor([list(map(float, box)) for box in boxes]).view(-1, 5),
         "spatial_scale": scale,
@@ -50,17 +50,17 @@ def _arguments(
         "pooled_width": pooled[1],
     }
     if op.startswith("_ps_"):
-        own = torch.arange(channels * bins, dtype=torch.int32, device=m.device)
-        found["channel_mapping"] = own.view(channels, *pooled).repeat(len(boxes), 1, 1, 1)
+        order = torch.arange(channels * bins, dtype=torch.int32, device=m.device)
+        arguments["channel_mapping"] = order.view(channels, *pooled).repeat(len(boxes), 1, 1, 1)
         sizes["channels"] = channels * bins
     if op == "_roi_pool_backward":
         pixels = max(height * width, 1)
-        found["argmax"] = m.integers(-1, pixels, *grad_shape, dtype=torch.int32)
+        arguments["argmax"] = m.integers(-1, pixels, *grad_shape, dtype=torch.int32)
     if "align" in op:
-        found["sampling_ratio"] = ratio
+        arguments["sampling_ratio"] = ratio
     if op == "_roi_align_backward":
-        found["aligned"] = aligned
-    return {**found, **sizes}
+        arguments["aligned"] = aligned
+    return {**arguments, **sizes}
 
 
 def _many(m: Maker, count: int, images: int, height: int, width: int, most: int) -> tuple[Box, ...]:
@@ -77,7 +77,7 @@ def _cases(name: str) -> tuple[Sample, ...]:
     # Samples have weights of zero too.
     boxes: tuple[Box, ...] = ((0, 0, 0, 2, 2), (0, 3, 3, 5, 5), (0, 5, 0, 7.25, 2), (1, 0, 0, 9, 9))
     one = ((0, 0, 0, 1, 1),) * 3
-    found = (
+    cases = (
         case("overlaps", call, "collisions", variants=(*LAYOUTS, "cpu", "mps")),
         case("no_boxes", lambda m: call(m, boxes=()), "empty"),
         case("no_images", lambda m: call(m, boxes=(), shape=(0, 4, 8, 8)), "empty"),
@@ -100,17 +100,17 @@ def _cases(name: str) -> tuple[Sample, ...]:
         case("special_values", lambda m: special(call(m, boxes=boxes), "grad", 5)),
     )
     if "align" not in name:
-        return found
+        return cases
 
-    def shaped(title: str, *given: Any) -> Sample:
-        return case(title, lambda m: _arguments(m, name, *given))
+    def shaped(title: str, *options: Any) -> Sample:
+        return case(title, lambda m: _arguments(m, name, *options))
 
     small = ((0, 2, 2, 2.5, 3), (0, 2.25, 2, 2.5, 2))
     large = ((0, -20, -8, 44, 56), (0, 0, 0, 500, 9))
     turned = ((0, 6, 5, 1, 2), (0, 5, 1, 2, 6))
     many = 35 if name == OPS[0] else 5
     return (
-        *found,
+        *cases,
         shaped("adaptive", OVERLAPPING, (2, 4), (2, 3, 8, 8), 1.0, 0),
         shaped("aligned", OVERLAPPING, (4, 2), (2, 3, 8, 8), 0.5, 2, True),
         shaped("small_boxes", small, (4, 8), (1, 2, 5, 5)),

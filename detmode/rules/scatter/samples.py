@@ -64,8 +64,8 @@ def _reductions(reduce: str) -> tuple[Sample, ...]:
 
 
 def _errors(reduce: str) -> tuple[Sample, ...]:
-    made = made_by(scattered, op=REDUCED, dtypes=FLOATING[2:3] + INTEGRAL[4:])
-    row = made("row", [4], 0, [9], reduce=reduce)
+    sample = made_by(scattered, op=REDUCED, dtypes=FLOATING[2:3] + INTEGRAL[4:])
+    row = sample("row", [4], 0, [9], reduce=reduce)
     return (
         row.but(f"{reduce}_too_large", index=lambda index: index + 4),
         row.but(f"{reduce}_beyond_src", src=lambda src: src[1:]),

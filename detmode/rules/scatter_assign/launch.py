@@ -43,8 +43,8 @@ def scatter(
     target, dim, index, source = laid_out(out, dim, index, src)
     covers = all(
         length == size
-        for other, (length, size) in enumerate(zip(index.shape, target.shape))
-        if other != dim
+        for axis, (length, size) in enumerate(zip(index.shape, target.shape))
+        if axis != dim
     )
     positions, shape = (
         rows_of(index, dim, target.shape[dim]) if covers else _of_part(index, dim, target.shape)

@@ -11,24 +11,24 @@ from detmode.table.samples import Maker, Samples, sample
 
 
 def _arguments(make: Maker, op: str) -> dict[str, Any]:
-    one, other = make.normal(8, 8), make.normal(8, 8)
+    one, peer = make.normal(8, 8), make.normal(8, 8)
     reduced = {"reduce_op": "sum", "group_name": "default"}
     op = op.removeprefix("symm_mem::")
     if op == "nccl_reduce_scatter_offset":
-        return {"input": one, "out": [other], "group_name": "default", "dim": 0}
+        return {"input": one, "out": [peer], "group_name": "default", "dim": 0}
     if op == "tile_reduce":
-        return {"in_tile": one, "out_tile": other, "root": 0, **reduced}
+        return {"in_tile": one, "out_tile": peer, "root": 0, **reduced}
     if op == "multi_root_tile_reduce":
-        return {"in_tiles": [one], "out_tile": other, "roots": [0], **reduced}
+        return {"in_tiles": [one], "out_tile": peer, "roots": [0], **reduced}
     if op == "reduce_scatter_out":
-        return {"input": one, "group_name": "default", "split_last_dim": False, "output": other}
+        return {"input": one, "group_name": "default", "split_last_dim": False, "output": peer}
     if op == "two_shot_all_reduce_out":
-        return {"input": one, "output": other, **reduced}
+        return {"input": one, "output": peer, **reduced}
     if op.startswith("one_shot_all_reduce_copy"):
         out = {"out": make.normal(8, 8)} if op.endswith("_out") else {}
-        return {"symm_buffer": other, "local_input": one, **reduced, **out}
+        return {"symm_buffer": peer, "local_input": one, **reduced, **out}
     root = {"root": 0} if op == "multimem_one_shot_reduce_out" else {}
-    out = {"out": other} if op.endswith("_out") else {}
+    out = {"out": peer} if op.endswith("_out") else {}
     return {"input": one, **reduced, **root, **out}
 
 

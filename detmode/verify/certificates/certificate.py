@@ -151,7 +151,7 @@ class Certificate(Value):
             ("data races", "looked for" if self.races_checked else "not looked for"),
             ("atomics", ", ".join(self.atomics) or "none"),
             *(("note", note) for note in self.notes),
-            *(("not shown", each) for each in self.not_shown),
+            *(("not shown", reason) for reason in self.not_shown),
         ]
 
     def __str__(self) -> str:

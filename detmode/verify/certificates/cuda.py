@@ -179,8 +179,8 @@ class _Launch:
         if name not in self.source.variables:
             known = ", ".join(self.source.variables) or "none"
             raise ValueError(f"certify(): constants: no variable {name!r}; the source has {known}")
-        given = torch.as_tensor(value, device="cpu").detach().contiguous().flatten()
-        packed = bytes(given.view(torch.uint8).tolist())
+        constant = torch.as_tensor(value, device="cpu").detach().contiguous().flatten()
+        packed = bytes(constant.view(torch.uint8).tolist())
         size = len(self._variables[name])
         if len(packed) > size:
             raise ValueError(
@@ -264,19 +264,19 @@ class _Launch:
         """Return what is wrong with the outputs: an element that is not written, say."""
         if not self._outputs:
             return None
-        found = [self.run(host.Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
-        difference = first_variation(("", ""), *found)
+        outputs = [self.run(host.Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
+        difference = first_variation(("", ""), *outputs)
         if difference is None:
             return None
         place = f"{difference.argument}{list(difference.element)}"
-        before = torch.empty_like(found[0][difference.argument])
+        before = torch.empty_like(outputs[0][difference.argument])
         _fill(before, 0)
-        kept = first_variation(
+        across_fills = first_variation(
             ("", ""),
             {"": before[difference.element]},
-            {"": found[0][difference.argument][difference.element]},
+            {"": outputs[0][difference.argument][difference.element]},
         )
-        if kept is None and difference.argument in self._outputs:
+        if across_fills is None and difference.argument in self._outputs:
             return f"output {place} is never written"
         return f"{place} depends on what the outputs held before the launch"
 
@@ -328,9 +328,9 @@ class _Search:
         touched = None if watch.stopped else watch.touched
         for number in range(1, self._repeats):
             seed = self._seed + number
-            found = self._launch.run(host.Watch(races=number < CHECKED), seed)
+            result = self._launch.run(host.Watch(races=number < CHECKED), seed)
             self.runs += 1
-            variation = first_variation((name, f"seed {seed}"), first, found)
+            variation = first_variation((name, f"seed {seed}"), first, result)
             if variation is not None:
                 return variation
         return self._variation_of_orders(first, touched)
@@ -351,10 +351,10 @@ class _Search:
                 continue
             done.add(order)
             watch = host.Watch(races=False, order=order, capacity=TOUCHED)
-            found = self._launch.run(watch)
+            result = self._launch.run(watch)
             self.runs += 1
             names = PROGRAM_ORDER, f"blocks {_shown(order)}"
-            variation = first_variation(names, first, found)
+            variation = first_variation(names, first, result)
             if variation is not None:
                 return variation
             touched = watch.touched

@@ -30,9 +30,9 @@ class TooManyError(Exception):
     """The launch has more orders than may be run, or ones that whole operations do not cover."""
 
 
-def matters(one: int, other: int) -> bool:
+def matters(first: int, second: int) -> bool:
     """Return whether the order of two uses of one place can matter, by their kinds."""
-    return one != other or one == ORDERED
+    return first != second or first == ORDERED
 
 
 def conflicting(
@@ -54,10 +54,10 @@ def conflicting(
 
 def _range(values: NDArray[np.int64], places: NDArray[np.intp]) -> NDArray[np.int64]:
     """Return the smallest and the largest value at each place."""
-    found = np.array([[values.max()], [values.min()]]).repeat(places.max() + 1, axis=1)
-    np.minimum.at(found[0], places, values)
-    np.maximum.at(found[1], places, values)
-    return found
+    limits = np.array([[values.max()], [values.min()]]).repeat(places.max() + 1, axis=1)
+    np.minimum.at(limits[0], places, values)
+    np.maximum.at(limits[1], places, values)
+    return limits
 
 
 class Conflicts:
@@ -119,11 +119,11 @@ class Conflicts:
     def _components(self) -> Iterator[list[int]]:
         left = set(self._with)
         while left:
-            found = {min(left)}
-            while more := set().union(*(self._with[block] for block in found)) - found:
-                found |= more
-            left -= found
-            yield sorted(found)
+            component = {min(left)}
+            while more := set().union(*(self._with[block] for block in component)) - component:
+                component |= more
+            left -= component
+            yield sorted(component)
 
     def _normal_forms(
         self, blocks: Sequence[int], begun: tuple[int, ...] = ()
@@ -140,7 +140,10 @@ class Conflicts:
             if block in begun:
                 continue
             meets = self._with[block]
-            stops = next((each for each in reversed(begun) if each in meets or each > block), None)
+            stops = next(
+                (earlier for earlier in reversed(begun) if earlier in meets or earlier > block),
+                None,
+            )
             if stops is None or stops in meets:
                 yield from self._normal_forms(blocks, (*begun, block))
 

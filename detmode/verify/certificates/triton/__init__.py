@@ -89,8 +89,8 @@ def _overload(operator: Any) -> torch._ops.OpOverload:
     namespace, _, rest = str(name).partition("::")
     packet, _, overload = rest.partition(".")
     try:
-        found = getattr(getattr(torch.ops, namespace), packet)
-        chosen: torch._ops.OpOverload = getattr(found, overload or found.overloads()[0])
+        overloads = getattr(getattr(torch.ops, namespace), packet)
+        chosen: torch._ops.OpOverload = getattr(overloads, overload or overloads.overloads()[0])
         return chosen
     except (AttributeError, RuntimeError) as error:
         raise ValueError(

@@ -42,8 +42,8 @@ class Copies:
             self.tensors[name] = tensor
             return tensor
         if isinstance(value, (list, tuple)):
-            each = [self._copy(f"{name}[{i}]", one) for i, one in enumerate(value)]
-            return type(value)(*each) if hasattr(value, "_fields") else type(value)(each)
+            copies = [self._copy(f"{name}[{i}]", one) for i, one in enumerate(value)]
+            return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
         if dataclasses.is_dataclass(value) and hasattr(value, "base"):  # a tensor descriptor
             return dataclasses.replace(value, base=self._copy(name, value.base))  # type: ignore[type-var]
         return value

@@ -17,18 +17,18 @@ def _kind(touch: Touch) -> int:
     return ORDERED + 1 + sorted(COMMUTING).index(touch.operation) if touch.commutes else ORDERED
 
 
-def _depend(one: Touch, other: Touch) -> bool:
+def _depend(first: Touch, second: Touch) -> bool:
     """Return whether the order of two operations of different programs can matter.
 
     Raises:
         TooManyError: they share several addresses and one reads what it updates, so that the order
             of lanes matters.
     """
-    if not matters(_kind(one), _kind(other)):
+    if not matters(_kind(first), _kind(second)):
         return False
-    shared = np.intersect1d(one.addresses, other.addresses, assume_unique=True)
-    if shared.size > max(one.width, other.width) and any(
-        getattr(t.result, "was_read", False) for t in (one, other)
+    shared = np.intersect1d(first.addresses, second.addresses, assume_unique=True)
+    if shared.size > max(first.width, second.width) and any(
+        getattr(t.result, "was_read", False) for t in (first, second)
     ):
         raise TooManyError
     return bool(shared.size)
@@ -40,13 +40,13 @@ class Relation:
     def __init__(self) -> None:
         self._known: dict[tuple[object, object], bool] = {}
 
-    def of(self, one: Step, other: Step) -> bool:
+    def of(self, first: Step, second: Step) -> bool:
         """Return whether two steps depend on each other; a program's own always do."""
-        if one.program == other.program:
+        if first.program == second.program:
             return True
-        key = (_key(one), _key(other))
+        key = (_key(first), _key(second))
         if key not in self._known:
-            self._known[key] = any(_depend(a, b) for a in one.touches for b in other.touches)
+            self._known[key] = any(_depend(a, b) for a in first.touches for b in second.touches)
         return self._known[key]
 
 

@@ -111,12 +111,12 @@ class Examination:
 
     def certificate(self) -> Certificate:
         """Make all runs and writes the certificate."""
-        found = None
+        failure = None
         try:
             self.all_configs()
         except _Found as error:
-            found = error
-        sources = dict.fromkeys(inspect.getsource(each.function) for each in self.launches)
+            failure = error
+        sources = dict.fromkeys(inspect.getsource(launch.function) for launch in self.launches)
         arguments = self.subject.arguments.items()
         return Certificate(
             kernel=self.subject.name,
@@ -125,11 +125,11 @@ class Examination:
             arguments=tuple(f"{name}: {_described(value)}" for name, value in arguments),
             grid=_sizes(self.launches[0].grid),
             schedules=self.schedules,
-            all_orders=found is None and self.all_orders,
+            all_orders=failure is None and self.all_orders,
             races_checked=True,
-            verdict=KernelVerdict.ORDER_INDEPENDENT if found is None else found.verdict,
-            variation=None if found is None else found.variation,
-            reason=None if found is None else found.reason,
+            verdict=KernelVerdict.ORDER_INDEPENDENT if failure is None else failure.verdict,
+            variation=None if failure is None else failure.variation,
+            reason=None if failure is None else failure.reason,
             atomics=tuple(sorted(self.atomics)),
             notes=tuple(self.notes),
             not_shown=NOT_SHOWN,
@@ -146,12 +146,12 @@ class Examination:
             for number, config in enumerate(configs[1:], start=1):
                 self.chosen = {key: number}
                 try:
-                    other = self.all_schedules()
+                    outputs = self.all_schedules()
                 except _Found:
                     self.notes.append(f"found with the config {config}")
                     raise
                 names = f"config {configs[0].kwargs}", f"config {config.kwargs}"
-                self.compare(names, first, other)
+                self.compare(names, first, outputs)
             self.chosen = {}
             if len(configs) > 1:
                 self.notes.append(
@@ -165,8 +165,8 @@ class Examination:
         name = "program order"
         first = self.run(name, lambda launch: Shuffled(None), fill=0)
         self.overwritten = first.overwritten
-        other = self.run(name, lambda launch: Shuffled(None), fill=1)
-        self.compare((name, f"{name}, other values in new memory"), first, other)
+        refilled = self.run(name, lambda launch: Shuffled(None), fill=1)
+        self.compare((name, f"{name}, other values in new memory"), first, refilled)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
             self.compare_shuffled(name, first, number)
@@ -176,8 +176,8 @@ class Examination:
     def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
         """Make a shuffled run and compares it with the first, whose schedule has this name."""
         seed = f"seed {self.seed + number - 1}"
-        other = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
-        self.compare((name, seed), first, other)
+        shuffled = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
+        self.compare((name, seed), first, shuffled)
 
     def every_order(self, first: _Run) -> bool:
         """Run all orders of each launch, the other launches in program order; false if too many.
@@ -266,7 +266,7 @@ class Examination:
             for buffer in self.launches[0].memory.buffers:
                 if buffer.real in numbers:
                     overwritten[numbers[buffer.real]] = buffer.overwritten
-        results = [each for each in tree_leaves(result) if isinstance(each, torch.Tensor)]
+        results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         names = [f"result[{i}]" if len(results) > 1 else "result" for i in range(len(results))]
         tensors = copies.tensors | dict(zip(names, results))
         return _Run(tensors, self.launches, overwritten)

@@ -200,8 +200,8 @@ def _run(
 def _convert(name: str, value: Any, launch: InterpretedLaunch) -> Any:
     """Convert an argument for the interpreter; pointers get the addresses of the launch."""
     if isinstance(value, tuple):
-        each = [_convert(f"{name}[{i}]", one, launch) for i, one in enumerate(value)]
-        return type(value)(*each) if hasattr(value, "_fields") else tuple(each)
+        items = [_convert(f"{name}[{i}]", one, launch) for i, one in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     converted = interpreter._implicit_cvt(value)
     base = getattr(value, "base", value)  # of a tensor descriptor or of `triton.reinterpret`
     if isinstance(base, torch.Tensor):
