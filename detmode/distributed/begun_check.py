@@ -24,7 +24,7 @@ class BegunCheck:
     """
 
     def __init__(
-        self, number: int, step: int, shards: list[ShardDigests], *, is_told: bool
+        self, number: int, step: int, shards: list[ShardDigests], *, knows_of_fault: bool
     ) -> None:
         self.number = number
         self.step = step
@@ -32,7 +32,7 @@ class BegunCheck:
         # A row of its own, and one for each shard: its key, its layout and its root.
         self._table = torch.zeros(1 + MOST_SHARDS, 4, dtype=torch.int64, device="cpu")
         names = sorted(local.name for shard in shards for _, local in shard.tensors)
-        header = (hash_of("\n".join(names)), step, len(shards), int(is_told))
+        header = (hash_of("\n".join(names)), step, len(shards), int(knows_of_fault))
         self._table[0] = torch.tensor(header, device="cpu")
         for row, shard in enumerate(shards, 1):
             self._table[row, :2] = torch.tensor([shard.key, shard.layout], device="cpu")

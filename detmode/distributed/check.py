@@ -210,7 +210,7 @@ class check_ranks:
                     f"{MOST_SHARDS} can be compared; leave some out with ignore="
                 )
             check = self._pending = BegunCheck(
-                self._checks, self._steps, shards, is_told=self._is_told()
+                self._checks, self._steps, shards, knows_of_fault=self._knows_of_fault()
             )
             began = f"began/{self._key_of(self._rank)}"
             self._reached(self._store.set, began, str(check.number))
@@ -281,12 +281,12 @@ class check_ranks:
                 )
             ) from error
 
-    def _is_told(self) -> bool:
+    def _knows_of_fault(self) -> bool:
         """Return whether a rank, of this group or of another, has found a difference."""
         return bool(self._reached(self._store.check, [_FAULT]))
 
     def _raise_if_told(self) -> None:
-        if self._is_told():
+        if self._knows_of_fault():
             verdict = Verdict.from_json(self._reached(self._store.get, _FAULT))
             assert verdict is not None
             raise RankError(verdict)

@@ -37,7 +37,7 @@ from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import (
     NOT_CALLED,
     call_if_settled,
-    call_natively,
+    call_native,
     deterministic_flag,
 )
 from detmode.sites.forward_memory import forward_memory
@@ -373,7 +373,7 @@ class Interception(CompiledInside):
                 run = call.overload.run
                 result = call_if_settled(run, call.args, call.kwargs)
                 if result is NOT_CALLED:
-                    result = call_natively(run, call.args, call.kwargs)
+                    result = call_native(run, call.args, call.kwargs)
                 return result
             case "substitute" if call.launches_on is not None:
                 assert call.row is not None

@@ -39,9 +39,7 @@ def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
     return holding(FLAG, (mode, False))
 
 
-def call_natively(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_native(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call ``function`` under the settings of deterministic paths, and return its result.
 
     Without them, the backward of attention varies under ``warn_only``, and timing chooses the

@@ -84,7 +84,8 @@ class Condition(Value):
         arguments: the schema names that the predicate reads.
         dtypes: the dtypes that it requires; for a joint condition, those of its first part that
             requires any.
-        devices: the types of device of which it requires one; likewise.
+        devices: the types of device of which it requires one; for a joint condition, those of its
+            first part that requires any.
         needs_sparse: true if it requires a tensor of a sparse layout.
         made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
         environment: returns whether the process's environment lets it hold for any call; ``None``

@@ -251,7 +251,7 @@ def sparse_call(
         layout: of the sparse matrix, as for :func:`sparse_matrix`.
         sizes: m, k and n of factors (m, k) and (k, n).
         entries: as for :func:`sparse_matrix`.
-        spread: likewise.
+        spread: as for :func:`sparse_matrix`.
         names: the factors' names.
         adds: the call has a ``self``, to which the product is added.
         vector: the second factor is (k,), and n is not used.

@@ -7,7 +7,7 @@ from programs import Other, actions, cumsum, put
 
 from detmode import allow
 from detmode.process import setting as process_setting
-from detmode.process.torch_settings import call_natively
+from detmode.process.torch_settings import call_native
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_calls_are_intercepted(mode, all_objects, intercept):
 def test_an_allowed_call_waits_for_nobody(mode, monkeypatch, intercept):
     """Idle threads are none that need the flag on, whoever else refers to them."""
     monkeypatch.setattr(process_setting, "PATIENCE", 0.05)
-    with Other(lambda other: (call_natively(cumsum, (), {}), other.stay())):
+    with Other(lambda other: (call_native(cumsum, (), {}), other.stay())):
         kept = gc.get_objects()
         with mode(intercept=intercept) as made, allow("aten::put"):
             put()

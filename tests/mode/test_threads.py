@@ -17,7 +17,7 @@ from programs import Other
 import detmode
 from detmode.process import setting as process_setting
 from detmode.process.setting import holding
-from detmode.process.torch_settings import FILL, FLAG, call_natively, deterministic_flag
+from detmode.process.torch_settings import FILL, FLAG, call_native, deterministic_flag
 from detmode.process.undo import Lock
 
 WAITS = 0.05
@@ -29,11 +29,11 @@ def with_flag_off(other: Other) -> None:
 
 
 def natively(other: Other) -> None:
-    call_natively(other.stay, (), {})
+    call_native(other.stay, (), {})
 
 
 def flag_of_a_native_call() -> bool:
-    return call_natively(torch.are_deterministic_algorithms_enabled, (), {})
+    return call_native(torch.are_deterministic_algorithms_enabled, (), {})
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_one_thread_waits_not_for_itself(on, monkeypatch):
             return not torch.are_deterministic_algorithms_enabled()
 
     monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
-    assert call_natively(call_with_flag_off, (), {})
+    assert call_native(call_with_flag_off, (), {})
 
 
 def test_a_native_call_waits_for_one_that_waits_already(on):
@@ -156,7 +156,7 @@ def test_a_native_call_waits_for_one_that_waits_already(on):
 
     threads = [
         threading.Thread(target=with_flag_off),
-        threading.Thread(target=call_natively, args=(order.append, ("native",), {})),
+        threading.Thread(target=call_native, args=(order.append, ("native",), {})),
     ]
     with Other(natively):
         for number, thread in enumerate(threads, 1):
@@ -198,7 +198,7 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(on):
     with Other(with_flag_off):
         assert exit_code_of_child(torch.are_deterministic_algorithms_enabled) == 0
         assert exit_code_of_child(flag_of_a_native_call) == 0
-    for call in (natively, lambda other: call_natively(natively, (other,), {})):
+    for call in (natively, lambda other: call_native(natively, (other,), {})):
         with Other(call):
             assert exit_code_of_child(lambda: deterministic_flag(False).__enter__() is None) == 0
 

@@ -89,7 +89,7 @@ def test_launches(name: str) -> None:
 # Operators of PyTorch's that a launcher calls, and that allocate by themselves.
 OF_PYTORCH = {
     "aten::aminmax",  # an index on the CPU is checked before the launch
-    "aten::index",  # likewise
+    "aten::index",  # the same
     "aten::nonzero",  # a mask becomes an index
     "aten::masked_fill",  # of values
 }

@@ -18,8 +18,8 @@ def check_how(
 
     Args:
         name: of the kernel, in messages.
-        interpolation: the operator's argument.
-        padding: likewise.
+        interpolation: the operator's ``interpolation_mode``.
+        padding: the operator's ``padding_mode``.
         dtypes: of the three tensors.
     """
     if interpolation not in range(3) or padding not in range(3):

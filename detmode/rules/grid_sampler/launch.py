@@ -66,9 +66,9 @@ def grid_sampler_3d_backward(
         input: (N, C, D, H, W), of the dtype of ``grad_output``.
         grid: (N, D_out, H_out, W_out, 3), of the dtype of ``grad_output``: x, y, then z.
         interpolation_mode: 0 trilinear, 1 nearest, 2 tricubic where this PyTorch has it.
-        padding_mode: as for :func:`grid_sampler_2d_backward`, like the arguments that follow.
-        align_corners: likewise.
-        output_mask: likewise.
+        padding_mode: as for :func:`grid_sampler_2d_backward`.
+        align_corners: as for :func:`grid_sampler_2d_backward`.
+        output_mask: as for :func:`grid_sampler_2d_backward`.
 
     Returns:
         The gradient of ``input``, or None, and that of ``grid``; both contiguous.
