@@ -103,7 +103,7 @@ def calls_of(family: str) -> Iterator[tuple[str, Substitute, OverloadInfo, Given
             for how, arguments in calls_like(overload.signature.bind((), given)):
                 row = Call(overload, (), arguments, "cuda").row
                 action = row.rule.action if row else None
-                if isinstance(action, Substitute) and action.checks:
+                if isinstance(action, Substitute) and action.raises_like_aten:
                     what = f"{overload.name} ({case.sample.name}): {how}"
                     yield what, action, overload, arguments
 
@@ -119,7 +119,7 @@ def refusal(func: Any, *given: Any) -> Exception | None:
 
 def marked(family: str) -> bool:
     actions = (row.rule.action for row in default_rules() if row.family == family)
-    return any(isinstance(action, Substitute) and action.checks for action in actions)
+    return any(isinstance(action, Substitute) and action.raises_like_aten for action in actions)
 
 
 MARKED = [family for family in families() if marked(family)]
