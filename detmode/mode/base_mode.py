@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -46,6 +47,7 @@ class BaseMode(CompiledInside):
             than call other operators.
         unsettled: where the program has changed settings to which native calls are left, by the new
             value.
+        guests: its levels in threads that have not entered it.
     """
 
     intercepts_listed = False
@@ -86,6 +88,7 @@ class BaseMode(CompiledInside):
         self.counter = RowCounter(self.logger)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
+        self.guests: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
 
     @property

@@ -28,7 +28,7 @@ from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
-from detmode.mode.sampling import RecheckedLevel
+from detmode.mode.sampling import RecheckedLevel, RecheckedListedLevel
 from detmode.mode.substitution import validations
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
@@ -228,6 +228,8 @@ class DeterministicMode(BaseMode):
         plain, rechecked = self._levels
         if not self._recheck:
             return plain(self)
+        if self.intercepts_listed:
+            rechecked = RecheckedListedLevel
         if self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 

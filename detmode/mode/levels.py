@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +41,6 @@ class Level(Interception):
         super().__init__(mode)
         self.thread = threading.get_ident()
         self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
-        self._guests: weakref.WeakSet[Level] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         """Return the mode's arguments, as PyTorch shows what is on its stack."""
@@ -87,13 +85,14 @@ class Level(Interception):
         The settings are the process's, and chosen already.
         """
         level = self.elsewhere(forward_memory())
-        self._guests.add(level)
+        self.mode.guests.add(level)
         return Guest(level)
 
     def _dismiss_guests(self) -> None:
         """Let threads go on without the mode, whose block ends before them."""
-        for guest in list(self._guests):
-            guest.is_innermost = False
+        for guest in list(self.mode.guests):
+            if guest.owner is self:
+                guest.is_innermost = False
 
 
 def _leave(level: Level, stack: list[Level]) -> None:

@@ -107,7 +107,7 @@ class RecheckedLevel(Level):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # An outer level gets the calls of the innermost one, which has counted them.
-        if self.is_innermost and not self.intercepts_listed:
+        if self.is_innermost:
             sample = self._sample
             sample.left -= 1
             # A subclass desugars first; the operators that it is made of come here, too.
@@ -120,6 +120,12 @@ class RecheckedLevel(Level):
                     return self._receive(self, func, args, kwargs, run, kwargs.get(SITE))
         return Level.__torch_dispatch__(self, func, types, args, kwargs)
 
+
+class RecheckedListedLevel(RecheckedLevel):
+    """The level of a mode that receives listed calls alone, and from their kernels."""
+
+    __torch_dispatch__ = Level.__torch_dispatch__
+
     def intercept(
         self,
         overload: OverloadInfo,
@@ -128,14 +134,14 @@ class RecheckedLevel(Level):
         traced: bool,
         site: str | None = None,
     ) -> Any:
-        """Intercept a call; of listed calls alone, this is where they are received."""
-        if self.is_innermost and self.intercepts_listed:
-            sample = self._sample
-            sample.left -= 1
-            if sample.left <= 0:
+        """Intercept a call, which is counted here."""
+        if self.is_innermost:
+            self._sample.left -= 1
+            if self._sample.left <= 0:
                 run = partial(super().intercept, overload, traced=traced, site=site)
                 return self._receive(self, overload.twin or overload.func, args, kwargs, run, site)
         return super().intercept(overload, args, kwargs, traced, site)
 
 
 untrace_dispatch(RecheckedLevel)
+untrace_dispatch(RecheckedListedLevel)

@@ -196,8 +196,9 @@ class Audit(DeterministicMode):
 
     def tally_of_guest(self) -> _Tally:
         """Return a new tally, for a thread that one of those has started."""
-        self._tallies.append(_Tally())
-        return self._tallies[-1]
+        tally = _Tally()
+        self._tallies.append(tally)
+        return tally
 
     def report(self) -> AuditReport:
         """Return the report of the calls so far."""
