@@ -16,7 +16,6 @@ from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
 from detmode.process.dispatch import CompiledInside
-from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call, tensors_in
 from detmode.table.names import matches
 from detmode.table.overload_info import OverloadInfo, is_elementwise
@@ -90,11 +89,6 @@ class BaseMode(CompiledInside):
         self.unsettled: dict[str, str] = {}
         self.guests: weakref.WeakSet[Any] = weakref.WeakSet()
         self._said: set[str] = set()
-
-    @property
-    def paths(self) -> ModulePaths:
-        """The paths of the modules in which calls are made."""
-        return self.counter.paths
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""

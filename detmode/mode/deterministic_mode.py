@@ -148,8 +148,8 @@ class DeterministicMode(BaseMode):
 
     def _begin(self) -> None:
         super()._begin()
-        # What leaves each entered level.
-        self._entered: list[Undo] = []
+        # What leaves each entered level, oldest first.
+        self._entered: dict[Undo, None] = {}
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
         # From the first block on, if calls are made twice.
@@ -204,8 +204,8 @@ class DeterministicMode(BaseMode):
 
     def _enter(self, undo: Undo) -> None:
         _follow_compilation()
-        undo.note(functools.partial(_discard, self._entered, undo))
-        self._entered.append(undo)
+        undo.note(functools.partial(self._entered.pop, undo, None))
+        self._entered[undo] = None
         level = self._level()
         hand_over_to(type(level))
         choose_for_block(self.policy.warn_only, self._fill, undo)
@@ -390,8 +390,3 @@ def _meets(alert: str) -> bool:
         and not (mode.intercepts_listed and not listed.registered(row.rule.op))
         for row in mode.table
     )
-
-
-def _discard(entries: list[Any], entry: object) -> None:
-    if entry in entries:
-        entries.remove(entry)

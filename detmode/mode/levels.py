@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.mode.base_mode import BaseMode
-from detmode.mode.dispatch_stack import take_off
+from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.interception import Interception
 from detmode.process.dispatch import carried, carry
 from detmode.process.threads import Follower, follow_threads
@@ -79,14 +79,16 @@ class Level(Interception):
         level.counter = self.counter.of_another_thread()
         return level
 
-    def guest(self) -> Guest:
+    def guest(self) -> acting:
         """Return the block in which it acts in the current thread, which the level's has started.
 
         The settings are the process's, and chosen already.
         """
         level = self.elsewhere(forward_memory())
         self.mode.guests.add(level)
-        return Guest(level)
+        block = acting(level)
+        level.become_innermost(block)
+        return block
 
     def _dismiss_guests(self) -> None:
         """Let threads go on without the mode, whose block ends before them."""
@@ -102,23 +104,6 @@ def _leave(level: Level, stack: list[Level]) -> None:
     level.is_innermost = False
     if stack:
         stack[-1].is_innermost = True
-
-
-class Guest(Undo):
-    """The block of a level in a thread that has not entered the mode.
-
-    Args:
-        level: a level for this thread only.
-    """
-
-    def __init__(self, level: Level) -> None:
-        Undo.__init__(self)
-        self._level = level
-        self.note(functools.partial(take_off, level, []))
-
-    def __enter__(self) -> None:
-        self._level.become_innermost(self)
-        torch._C._push_on_torch_dispatch_stack(self._level)
 
 
 def levels_here() -> list[Level]:

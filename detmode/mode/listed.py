@@ -316,7 +316,7 @@ def _note(
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
         call = Call(overload, args, kwargs, level.mode.simulate)
-        level.memory.remember_call(call, level.mode.paths, number)
+        level.memory.remember_call(call, level.counter.paths, number)
 
 
 _MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}

@@ -145,7 +145,7 @@ class _Sampled:
         """Return what is to be told of the call if digests differ."""
         call, memory = self._intercepted(), self.level.memory
         if self.site is None:
-            memory.find_site(call, self.level.mode.paths)
+            memory.find_site(call, self.level.counter.paths)
         else:
             call.site, _, call.name = site_from(self.site, memory.caller())
         assert call.site is not None

@@ -95,7 +95,8 @@ class AuditLevel(Level):
         """Return the level as it acts in another thread, where it counts in another tally."""
         level = super().elsewhere(memory)
         assert isinstance(level, AuditLevel)
-        level.tally = self.mode.tally_of_guest()
+        level.tally = _Tally()
+        self.mode.tallies.append(level.tally)
         return level
 
     def intercept(
@@ -187,24 +188,15 @@ class Audit(DeterministicMode):
     def _begin(self) -> None:
         super()._begin()
         self.floor = cache(Floor)
-        self._tallies = [_Tally()]
-
-    @property
-    def tally(self) -> _Tally:
-        """The counts of the threads that enter the audit."""
-        return self._tallies[0]
-
-    def tally_of_guest(self) -> _Tally:
-        """Return a new tally, for a thread that one of those has started."""
-        tally = _Tally()
-        self._tallies.append(tally)
-        return tally
+        # Of the threads that enter the audit; those that they start have others.
+        self.tally = _Tally()
+        self.tallies = [self.tally]
 
     def report(self) -> AuditReport:
         """Return the report of the calls so far."""
         met = super().report()
         tally = _Tally()
-        for each in list(self._tallies):
+        for each in list(self.tallies):
             tally.add(each)
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(

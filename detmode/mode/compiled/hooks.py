@@ -162,7 +162,7 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     if level is None:
         return compiled(*args)
     caller = None
-    if (found := nearest_place(sys._getframe(), level.mode.paths)) is not None:
+    if (found := nearest_place(sys._getframe(), level.counter.paths)) is not None:
         frame, place, _ = found
         user = nearest(frame)
         caller = CallSite(site_of(user), place.module) if user is not None else None
