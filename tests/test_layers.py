@@ -142,7 +142,7 @@ REACHES = {
     "FLAG._active",  # each native call reads them: a call of a method would cost 3 %
     "FLAG._waiting",
 }
-"""What is private to an object of another module, and used all the same."""
+"""Attributes that are private to an object of another module, and used all the same."""
 
 
 def private_names(path):

@@ -1,4 +1,4 @@
-"""What the levels of one mode share: its arguments, and what its calls have left."""
+"""The part of a mode that its levels share: the arguments, and what is remembered of calls."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class BaseMode(CompiledInside):
         overloads: by what an overload calls, the facts; None if its calls are not intercepted.
         elementwise: of the same, those whose kernels make no views of what they are given.
         decisions: by the facts that the policy decides on.
-        kinds: what types of tensors are to a level.
+        kinds: by the type of a tensor, the treatment of its calls.
         counter: the rows, which last over blocks.
         unlisted: the names of other libraries' operators that no rule lists: a kernel may do more
             than call other operators.
-        unsettled: where the program has changed settings to which native calls are left, by the new
-            value.
+        unsettled: the places where the program has changed settings to which native calls are left,
+            by the new value.
         guests: its levels in threads that have not entered it.
     """
 

@@ -75,7 +75,7 @@ class Interception(CompiledInside):
     """A dispatch mode that looks each call up in a rule table, and carries out the decision on it.
 
     Args:
-        mode: what it has in common with others, which refer to the same.
+        mode: the part that it shares with others.
 
     Attributes:
         memory: of the forward calls of the thread that makes the calls.

@@ -31,7 +31,7 @@ class Level(Interception):
 
     Attributes:
         thread: the number of that thread.
-        kernels: what the kernels of listed operators know, if they hand the calls over.
+        kernels: the facts that the kernels of listed operators know, if they hand the calls over.
         owner: of a level in a thread that has not entered the mode, the one that stands for it.
     """
 
