@@ -132,3 +132,40 @@ def test_one_meaning_for_a_class_name():
                 found.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     twice = {name: paths for name, paths in found.items() if len(paths) > 1}
     assert not twice
+
+
+REACHES = {
+    "os._exit",  # Python's
+    "entries._values",  # a tensor's
+    "sparse._values",
+    "tensor._values",
+    "FLAG._active",  # each native call reads them: a call of a method would cost 3 %
+    "FLAG._waiting",
+}
+"""Attributes that are private to an object of another module, and used all the same."""
+
+
+def private_names(path):
+    """The private names that the classes of a file define."""
+    names = set()
+    for cls in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(cls) if isinstance(cls, ast.ClassDef) else ():
+            if isinstance(node, ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return {name for name in names if name.startswith("_") and not name.endswith("_")}
+
+
+def test_private_is_private():
+    """No module uses what is private to an object of another one: a level, a mode, a setting."""
+    private = {path: private_names(path) for path in PACKAGE.rglob("*.py")}
+    names, reaches = set().union(*private.values()), []
+    for path in private:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in names - private[path]:
+                text = ast.unparse(node)
+                if not text.startswith(("self._", "cls._", "super()._", "torch.")):
+                    reaches.append((text, f"{path.relative_to(PACKAGE)}:{node.lineno}: {text}"))
+    assert not [place for text, place in sorted(reaches) if text not in REACHES]
+    assert {text for text, _ in reaches} == REACHES, "a reach that is no more need not be allowed"

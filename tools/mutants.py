@@ -535,14 +535,14 @@ MODE = (
     *_of(
         "detmode/mode/interception.py",
         "tests/test_pytest_plugin.py",
-        ("self.may_go_on(call)", "False"),
+        ("self.mode.may_go_on(call)", "False"),
     ),
     *_of(
         "detmode/mode/listed.py",
         "tests/mode/test_listed.py",
         ("return _guest_of(_levels[-1]) if _levels else None", "return None"),
         ("if not _levels or not batch.is_complete:", "if not _levels:"),
-        ("and _choices(other) != _choices(level):", "and False:"),
+        ("and _choices(other.mode) != _choices(mode):", "and False:"),
     ),
     *_of(
         "detmode/mode/listed_operators.py",
@@ -698,7 +698,7 @@ COMPILED = (
     *_of(
         "detmode/mode/compiled/current.py",
         _COMPILED("compiled"),
-        ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
+        ("{mode.overrides} {mode.simulate}", "{mode.simulate}"),
     ),
     *_of(
         "detmode/mode/compiled/lowering.py",

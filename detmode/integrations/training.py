@@ -94,7 +94,7 @@ def check_flag(mode: DeterministicMode, strict: str, lenient: str) -> None:
     if not torch.are_deterministic_algorithms_enabled() or current_mode() is not None:
         return
     warns = torch.is_deterministic_algorithms_warn_only_enabled()
-    if warns != mode._policy.warn_only:
+    if warns != mode.policy.warn_only:
         asked, wanted = ("warnings", "errors") if warns else ("errors", "warnings")
         raise ValueError(
             f"PyTorch's deterministic flag asks for {asked} ({lenient if warns else strict}), but "

@@ -41,7 +41,7 @@ class allow:
         if not operators:
             raise TypeError('allow() needs at least one operator, such as allow("aten::histc")')
         self._operators = operator_names("allow()", operators)
-        self._entered: list[Undo] = []
+        self._entered: dict[Undo, None] = {}
 
     def __repr__(self) -> str:
         return f"allow({', '.join(map(repr, self._operators))})"
@@ -49,8 +49,8 @@ class allow:
     @untraced
     def __enter__(self) -> allow:
         undo = undone_at_end(self, Undo())
-        undo.note(functools.partial(_discard, self._entered, undo))
-        self._entered.append(undo)
+        undo.note(functools.partial(self._entered.pop, undo, None))
+        self._entered[undo] = None
         forward_memory().open_region(self._operators, undo)
         return self
 
@@ -73,8 +73,3 @@ class allow:
     def __call__(self, function: F) -> F:
         """Decorate ``function``: each of its calls runs inside the region."""
         return decorated(self, "allow()", function)
-
-
-def _discard(entered: list[Undo], undo: Undo) -> None:
-    if undo in entered:
-        entered.remove(undo)

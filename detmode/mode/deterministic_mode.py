@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
@@ -15,34 +14,30 @@ import torch
 import wrapt
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import cuda
 from detmode.environment.known import Value
 from detmode.mode import listed, messages
+from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
 from detmode.mode.detours import Detours
-from detmode.mode.dispatch_stack import take_off
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
-from detmode.mode.interception import Interception
-from detmode.mode.levels import innermost, levels_here, open_levels
+from detmode.mode.levels import Level, innermost_mode, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
-from detmode.mode.other_threads import Guest, Witness
+from detmode.mode.other_threads import Witness
+from detmode.mode.sampling import RecheckedLevel, RecheckedListedLevel
 from detmode.mode.substitution import validations
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
-from detmode.process.threads import follow_threads
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.reports.page import plural
 from detmode.reports.report import Report, ReportRow
-from detmode.sites.forward_memory import forward_memory
-from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
 from detmode.table.names import Overrides
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
@@ -55,7 +50,7 @@ __tracebackhide__ = True
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class DeterministicMode(Interception):
+class DeterministicMode(BaseMode):
     """Run a block deterministically: substitute, run PyTorch's deterministic path, warn or raise.
 
     A context manager and a decorator; re-entrant, nestable (the innermost mode acts), and
@@ -108,6 +103,7 @@ class DeterministicMode(Interception):
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
+    _levels: ClassVar[tuple[type[Level], type[RecheckedLevel]]] = (Level, RecheckedLevel)
 
     acts_in_threads = False
     """Set it to true before the block: the mode then acts in threads that its thread starts, too.
@@ -140,37 +136,28 @@ class DeterministicMode(Interception):
         self.intercepts_listed = intercept == "listed" and listed.AVAILABLE
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
-        self.compiles = compile
-        self.compiles_for = ""
         self._recheck = float(recheck)
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
             check_overrides(overrides, rules),
             simulate,
+            compile,
             logger_for(log),
         )
 
     def _begin(self) -> None:
         super()._begin()
-        # What leaves each entered level; the levels share the list.
-        self._entered: list[Undo] = []
-        # Where the program has changed settings to which native calls are left, by the new value.
-        self.unsettled: dict[str, str] = {}
-        # Of a level that lists: what its kernels know; its thread; in others, the level itself.
-        self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
-        self.entered_in: int | None = None
-        self.owner: DeterministicMode | None = None
+        # What leaves each entered level, oldest first.
+        self._entered: dict[Undo, None] = {}
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
-        # Its levels in such threads, where it does.
-        self._guests: weakref.WeakSet[DeterministicMode] = weakref.WeakSet()
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
     def as_locked(self) -> dict[str, Value]:
         """Return the section that the mode has in a lock; no bit depends on the schedule."""
-        return {"mode": self._as_call("schedule_seed"), "rules": self._table.fingerprint}
+        return {"mode": self._as_call("schedule_seed"), "rules": self.table.fingerprint}
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""
@@ -179,12 +166,12 @@ class DeterministicMode(Interception):
     def _as_call(self, *left_out: str) -> str:
         defaults = inspect.signature(DeterministicMode).parameters
         values = {
-            **asdict(self._policy),
-            "rules": self._table if self._table is not _default_rules() else None,
-            "overrides": self._overrides or None,
+            **asdict(self.policy),
+            "rules": self.table if self.table is not _default_rules() else None,
+            "overrides": self.overrides or None,
             "intercept": self.intercept,
             "fill_uninitialized_memory": self._fill,
-            "simulate": self._simulate,
+            "simulate": self.simulate,
             "schedule_seed": self._schedule_seed,
             "compile": self.compiles,
             "recheck": self._recheck,
@@ -216,20 +203,15 @@ class DeterministicMode(Interception):
         return self
 
     def _enter(self, undo: Undo) -> None:
-        hand_over_to(type(self))
         _follow_compilation()
-        if self._recheck and self.rechecked is None:
-            from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
-
-            self.rechecked = Recheck(self._recheck, self._logger)
-        level = self._level_for(undo)
-        choose_for_block(self._policy.warn_only, self._fill, undo)
+        undo.note(functools.partial(self._entered.pop, undo, None))
+        self._entered[undo] = None
+        level = self._level()
+        hand_over_to(type(level))
+        choose_for_block(self.policy.warn_only, self._fill, undo)
         Detours(_prefers_plain_operator, _meets, undo)
         callbacks_at_once(undo)
-        if self.rechecked is not None:
-            undo.note(functools.partial(self.rechecked.end, level))
-            self.rechecked.begin(level)
-        if self._simulate:
+        if self.simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
         level.become_innermost(undo)
         if self.intercepts_listed:
@@ -237,65 +219,22 @@ class DeterministicMode(Interception):
             return
         if self.intercept == "listed":
             self.say_once("intercept", listed.UNAVAILABLE)
-        level._guests = weakref.WeakSet()
-        undo.note(level._dismiss_guests)
-        follower = level._guest if self.acts_in_threads else self._witness.in_this_thread
-        follow_threads(follower, undo)
-        # What its own entering has remembered, to restore what choose_for_block restores.
-        undo.note(functools.partial(TorchDispatchMode.__init__, level))
-        off = functools.partial(take_off, level, [])
-        undo.note(functools.partial(undo.run_in_thread, off))
-        TorchDispatchMode.__enter__(level)
+        level.receive_all(
+            level.guest if self.acts_in_threads else self._witness.in_this_thread, undo
+        )
 
-    def become_innermost(self, undo: Undo) -> None:
-        """Make this level the innermost one of the current thread until ``undo`` runs."""
-        outer = levels_here()
-        undo.note(functools.partial(_leave, self, outer))
-        self._innermost = True
-        self._memory = forward_memory()
-        outer.append(self)
-        if len(outer) > 1:
-            outer[-2]._innermost = False
+    def _level(self) -> Level:
+        """Return a new level, for one entering in this thread."""
+        plain, rechecked = self._levels
+        if not self._recheck:
+            return plain(self)
+        if self.intercepts_listed:
+            rechecked = RecheckedListedLevel
+        if self.rechecked is None:
+            from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
-    def _guest(self) -> Guest:
-        """Return the block in which the mode acts in a thread that a level's thread has started.
-
-        The settings are the process's, and chosen already.
-        """
-        guest = self._level_of_a_guest()
-        guest._counter = self._counter.of_another_thread()
-        self._guests.add(guest)
-        return Guest(guest)
-
-    def _level_of_a_guest(self) -> DeterministicMode:
-        return self._twin()
-
-    def _dismiss_guests(self) -> None:
-        """Let threads go on without the mode, whose block ends before them."""
-        for guest in list(self._guests):
-            guest._innermost = False
-
-    def _level_for(self, undo: Undo) -> DeterministicMode:
-        """Return the object to push: a mode that is already on a stack gets a twin.
-
-        Each level is a separate object; they share the records.
-        """
-        undo.note(functools.partial(_discard, self._entered, undo))
-        self._entered.append(undo)
-        return self if self._entered[0] is undo else self.again()
-
-    def again(self) -> DeterministicMode:
-        """Return another object of this mode, which shares its records."""
-        level = self._twin()
-        if self.rechecked is not None:
-            self.rechecked.begin(level)
-        return level
-
-    def _twin(self) -> DeterministicMode:
-        level = object.__new__(type(self))
-        level.__dict__.update(self.__dict__)
-        TorchDispatchMode.__init__(level)
-        return level
+            self.rechecked = Recheck(self._recheck, self.logger)
+        return rechecked(self, self.rechecked.sample, self.rechecked.receive)
 
     @untraced
     def _exit(
@@ -338,9 +277,9 @@ class DeterministicMode(Interception):
                 "do it before or after, or copy its report()"
             )
         fresh = object.__new__(type(self))
-        fresh._logger = self._logger
+        fresh.logger = self.logger
         fresh._begin()
-        made_anew = vars(fresh).keys() - {"_logger"}
+        made_anew = vars(fresh).keys() - {"logger"}
         return {name: value for name, value in vars(self).items() if name not in made_anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -361,36 +300,31 @@ class DeterministicMode(Interception):
             head["intercept"] = "listed"
         if self.unsettled:
             head["unsettled"] = list(self.unsettled.values())
-        if self._simulate is not None:
-            head["simulate"] = self._simulate
+        if self.simulate is not None:
+            head["simulate"] = self.simulate
         if self.rechecked is not None:
             head["recheck"] = self.rechecked.head()
-        head["devices"] = sorted(self._counter.devices)
-        not_seen = [f"{name}, which no rule lists" for name in self._unlisted]
+        head["devices"] = sorted(self.counter.devices)
+        not_seen = [f"{name}, which no rule lists" for name in self.unlisted]
         if (calls := self._witness.text()) is not None:
             not_seen.append(calls)
-        if threads := len(self._counter.other_threads):
+        if threads := len(self.counter.other_threads):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
         if not_seen:
             head["not_seen"] = not_seen
-        return self._counter.report(head)
+        return self.counter.report(head)
 
     def _unmet(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str | None:
         """Return the name of a call in another thread if a rule says that it may vary."""
-        if func._op not in self._overloads:
+        if func._op not in self.overloads:
             self.meet(args, kwargs)
         overload = self.overload_info(func)
         if overload is None or overload.composite:
             return None
-        row = Call(overload, args, kwargs, self._simulate, False).row
+        row = Call(overload, args, kwargs, self.simulate, False).row
         return None if row is None or row.rule.allows else overload.name
-
-    @property
-    def paths(self) -> ModulePaths:
-        """The paths of the modules in which calls are made."""
-        return self._counter.paths
 
 
 def _default_rules() -> RuleTable:
@@ -411,32 +345,31 @@ def _follow_compilation() -> None:
 
 def current_mode() -> DeterministicMode | None:
     """Return the innermost mode that acts in this thread, or in this autograd thread."""
-    if (level := listed.acting()) is not None:
-        return level
-    entered = open_levels()
-    for mode in reversed(_get_current_dispatch_mode_stack()):
-        if isinstance(mode, DeterministicMode) and mode in entered:
-            return mode
-    return None
+    level = listed.acting()
+    if level is None:
+        entered, stack = open_levels(), _get_current_dispatch_mode_stack()
+        level = next((each for each in reversed(stack) if each in entered), None)
+    mode = None if level is None else level.mode
+    return mode if isinstance(mode, DeterministicMode) else None
 
 
-def _mode_of_python() -> DeterministicMode | None:
+def _mode_of_python() -> BaseMode | None:
     """Return the mode that meets what PyTorch's Python code calls, now or when it is compiled."""
     # A compiler turns dispatch modes off while it traces.
-    return innermost() if TracingContext.try_get() is not None else current_mode()
+    return innermost_mode() if TracingContext.try_get() is not None else current_mode()
 
 
 def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
     """Return whether the plain operator replaces a detour, as its backward has a substitute."""
     mode = _mode_of_python()
-    if mode is None or not mode._policy.substitute:
+    if mode is None or not mode.policy.substitute:
         return False
     if input.is_meta:
-        return mode._simulate is not None
+        return mode.simulate is not None
     if not input.is_cuda:
         return False
     func = resolve(backward)
-    rows = mode._table.get(func) if func is not None else ()
+    rows = mode.table.get(func) if func is not None else ()
     return any(isinstance(row.rule.action, Substitute) for row in rows) and (
         isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
     )
@@ -455,18 +388,5 @@ def _meets(alert: str) -> bool:
         alert in map(row.rule.alert_for, ("functional", "out"))
         # It may have been loaded after the block was entered.
         and not (mode.intercepts_listed and not listed.registered(row.rule.op))
-        for row in mode._table
+        for row in mode.table
     )
-
-
-def _discard(entries: list[Any], entry: object) -> None:
-    if entry in entries:
-        entries.remove(entry)
-
-
-def _leave(level: DeterministicMode, stack: list[DeterministicMode]) -> None:
-    _discard(stack, level)
-    # Its thread may have yet to take it off the stack, if another one has left it.
-    level._innermost = False
-    if stack:
-        stack[-1]._innermost = True

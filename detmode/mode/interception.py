@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import logging
 import warnings
-from collections.abc import Container, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.mode import messages
-from detmode.mode.decide import Decision, Policy, decide, launcher_missing
-from detmode.mode.detours import Detours
+from detmode.mode.base_mode import BaseMode
+from detmode.mode.decide import Decision, launcher_missing
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
 from detmode.mode.higher_order import with_bodies
-from detmode.mode.options import means_unlisted
-from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
+from detmode.mode.row_counter import remedy_for
+from detmode.mode.substitution import run_substitute, run_validated, validate
 from detmode.process.dispatch import (
     CONJUGATE,
     NEGATIVE,
@@ -30,7 +26,7 @@ from detmode.process.dispatch import (
     own_calls,
     set_excluded,
     traced_inside,
-    untraced,
+    untrace_dispatch,
     with_tensors,
 )
 from detmode.process.setting import is_flag_on
@@ -46,11 +42,9 @@ from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
-from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
+from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import Row, RuleTable, forwards_of
-from detmode.table.twins import SITE, original_of
+from detmode.table.twins import SITE
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -78,61 +72,33 @@ class DeterminismWarning(UserWarning):
 
 
 class Interception(CompiledInside):
-    """A mode that looks each call up in a rule table, and carries out the decision on it.
+    """A dispatch mode that looks each call up in a rule table, and carries out the decision on it.
 
     Args:
-        policy: settings that the decisions depend on.
-        table: the rules.
-        overrides: actions, by the names or globs that they are for.
-        simulate: a device type, on which CPU and meta tensors count as tensors.
-        logger: gets the warnings, and a line for each call.
+        mode: the part that it shares with others.
+
+    Attributes:
+        memory: of the forward calls of the thread that makes the calls.
+        counter: counts the calls in the rows of the mode.
+        is_innermost: false while another level of the thread receives the calls first.
     """
 
     supports_higher_order_operators = True
 
-    intercepts_listed = False
-    """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
-
-    # Modes of tests and modes that only observe override these.
-    announced_actions: ClassVar[Container[str]] = ("warn", "error")
-    """The actions that give a warning or an error."""
-
-    def __init__(
-        self,
-        policy: Policy,
-        table: RuleTable,
-        overrides: dict[str, str],
-        simulate: str | None,
-        logger: logging.Logger,
-    ) -> None:
-        self._policy = policy
-        self._table = table
-        self._overrides = overrides
-        # Those of forwards whose backwards are found by the autograd node alone.
-        self._forwards_overridden = {
-            name: overrides[name] for name in table.forwards_among(overrides)
-        }
-        self._simulate = simulate
-        self._logger = logger
-        self._begin()
-
-    def _begin(self) -> None:
-        """Create the state of the calls; a copy starts with a new one."""
+    def __init__(self, mode: BaseMode) -> None:
         TorchDispatchMode.__init__(self)
-        # By what an overload calls; None if its calls are not intercepted.
-        self._overloads: dict[Any, OverloadInfo | None] = {}
-        # Of the same, those whose kernels make no views of what they are given.
-        self._elementwise: set[Any] = set()
-        # By the facts that the policy decides on.
-        self._decisions: dict[tuple[Any, ...], Decision] = {}
-        self._counter = RowCounter(self._logger)
-        self._kinds: dict[type, int] = {}
-        self._said: set[str] = set()
-        # The names of other libraries' operators that no rule lists: a kernel may do more than call
-        # other operators.
-        self._unlisted: dict[str, None] = {}
-        self._innermost = True
-        self._memory = forward_memory()
+        self.mode = mode
+        self.memory = forward_memory()
+        self.counter = mode.counter
+        self.is_innermost = True
+        # What each call looks at is found sooner in the object itself.
+        self.intercepts_listed, self._simulate = mode.intercepts_listed, mode.simulate
+        self._overloads, self._elementwise, self._kinds = (
+            mode.overloads,
+            mode.elementwise,
+            mode.kinds,
+        )
+        self._decisions, self._forwards_overridden = mode.decisions, mode.forwards_overridden
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -156,21 +122,21 @@ class Interception(CompiledInside):
                 set_excluded(NEGATIVE, False)
             overload = self._overloads.get(operator, _UNSEEN)
             if overload is _UNSEEN:
-                overload = self.overload_info(func)
-                self.meet(args, kwargs or {})
-            if overload is None or not self._innermost:
-                if type(func) is not _OVERLOAD and self._innermost:
+                overload = self.mode.overload_info(func)
+                self.mode.meet(args, kwargs or {})
+            if overload is None or not self.is_innermost:
+                if type(func) is not _OVERLOAD and self.is_innermost:
                     args = with_bodies(self, args)
                 return operator(*args, **kwargs) if kwargs else operator(*args)
             if overload.twin is None:
-                return self._intercept(overload, args, {} if kwargs is None else kwargs, traced)
+                return self.intercept(overload, args, {} if kwargs is None else kwargs, traced)
             if _count_modes() and (seen_by := observer()) is not None:
                 # The observer needs the line that the twin carries.
                 return seen_by.observe(
                     *(overload.twin, args, kwargs),
-                    lambda *args, **kwargs: self._call_twin(overload, traced, args, kwargs),
+                    lambda *args, **kwargs: self.call_twin(overload, traced, args, kwargs),
                 )
-            return self._call_twin(overload, traced, args, kwargs)
+            return self.call_twin(overload, traced, args, kwargs)
         except RuntimeError as error:
             # PyTorch has not begun the call.
             is_uncast = type(func) is _OVERLOAD and _UNCAST in str(error)
@@ -179,51 +145,16 @@ class Interception(CompiledInside):
                 raise
         return Interception.__torch_dispatch__(self, func, types, tensors, kwargs)
 
-    def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Note the devices on which an operator is called for the first time."""
-        devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
-        if (device := kwargs.get("device")) is not None:
-            devices.add(torch.device(device).type)
-        self._counter.meet(devices if self._simulate is None else [self._simulate])
-
-    def _call_twin(
+    def call_twin(
         self, overload: OverloadInfo, traced: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """Intercept a call of compiled code, which calls the twin of a listed overload."""
         # PyTorch makes the dict anew for each call.
         site = kwargs.pop(SITE)
-        result = self._intercept(overload, args, kwargs, traced, site)
+        result = self.intercept(overload, args, kwargs, traced, site)
         return None if overload.variant == "inplace" else result
 
-    def _look_up(self, func: Any) -> OverloadInfo | None:
-        """Look an overload up at its first call; ``None`` if its calls are not intercepted."""
-        found, called = None, func
-        func = original_of(called) or called
-        if isinstance(func, torch._ops.OpOverload):
-            found = facts_of(func, self._table, self._overrides)
-            listed = found.rows or found.override or found.composite
-            if not listed and not self._table.is_forward(func._schema.name):
-                found.passes = not found.hides_calls
-                if found.passes and found.run is func._op:
-                    found = None
-        if found is not None and func is not called:
-            found.twin = called
-        return found
-
-    def overload_info(self, func: torch._ops.OpOverload) -> OverloadInfo | None:
-        """Return the facts about an overload; ``None`` if its calls are not intercepted."""
-        operator = func._op if type(func) is _OVERLOAD else func
-        found: OverloadInfo | None = self._overloads.get(operator, _UNSEEN)
-        if found is _UNSEEN:
-            found = self._look_up(func)
-            if found is not None and self._simulate is not None:
-                found.run = on_host(found, found.run)
-            Detours.look_again()
-            self._overloads[operator] = found
-            if is_elementwise(func):
-                self._elementwise.add(operator)
-        return found
-
-    def _intercept(
+    def intercept(
         self,
         overload: OverloadInfo,
         args: tuple[Any, ...],
@@ -250,33 +181,33 @@ class Interception(CompiledInside):
             return overload.func(*args, **kwargs)
         call = Call(overload, args, kwargs, self._simulate, traced)
         if site is not None:
-            call.site, outer, call.name = site_from(site, self._memory.caller())
-            self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
+            call.site, outer, call.name = site_from(site, self.memory.caller())
+            self.counter.paths.own_lines.setdefault(call.site.site.text, outer)
         else:
             for tensor in call.tensors:
                 if tensor.requires_grad:
                     if torch.is_grad_enabled():
-                        self._memory.remember_call(call, self._counter.paths)
+                        self.memory.remember_call(call, self.counter.paths)
                     break
         rule = call.row.rule if call.row else None
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
             return self._run_foreign(call) if overload.hides_calls else call.run()
-        is_allowed = self._memory.had_regions and self._memory.allows(call)
+        is_allowed = self.memory.had_regions and self.memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
-            self._memory.find_site(call, self._counter.paths)
+            self.memory.find_site(call, self.counter.paths)
         unavailable = None
         if rule is not None and rule.launches and call.launches_on is not None:
             unavailable = launcher_missing(call.launches_on)
         has_flag = is_flag_on()
         override = overload.override
         if override is None and rule is not None and self._forwards_overridden:
-            override = self._memory.override_of(call, self._forwards_overridden)
+            override = self.memory.override_of(call, self._forwards_overridden)
         facts = call.row, override, is_allowed, has_flag, unavailable
-        decision = self._decisions.get(facts) or self._decide(facts)
+        decision = self._decisions.get(facts) or self.mode.decide(facts)
         if decision.action in {"native", "substitute", "allow"}:
-            self._counter.count(call, decision)
+            self.counter.count(call, decision)
         elif decision.action == "pass":
             return call.run()
         else:
@@ -286,31 +217,14 @@ class Interception(CompiledInside):
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
-    def _decide(self, facts: tuple[Row | None, str | None, bool, bool, str | None]) -> Decision:
-        row, override, is_allowed, has_flag, unavailable = facts
-        decision = decide(
-            row.rule if row else None,
-            self._policy,
-            override=override,
-            is_allowed=is_allowed,
-            is_flag_on=has_flag,
-            unavailable=unavailable,
-        )
-        decision = self._decisions[facts] = replace(decision, override=override)
-        if decision.unavailable is not None:
-            self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
-        return decision
-
-    def may_go_on(self, call: Call) -> bool:
-        """Return whether a call that would raise may run, because a suite's baseline has it."""
-        return False
-
     def _count_varying(self, call: Call, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""
-        if decision.action == "error" and self.may_go_on(call):
+        if decision.action == "error" and self.mode.may_go_on(call):
             decision = replace(decision, action="warn")
-        is_new = self._counter.count(call, decision)
-        if (is_new or decision.action == "error") and decision.action in self.announced_actions:
+        is_new = self.counter.count(call, decision)
+        if (
+            is_new or decision.action == "error"
+        ) and decision.action in self.mode.announced_actions:
             self._tell(call, decision)
         return decision
 
@@ -332,10 +246,10 @@ class Interception(CompiledInside):
     def _run_foreign(self, call: Call) -> Any:
         """Make a call of another library's operator: the mode receives what its kernel calls."""
         func = call.func
-        if self._memory.had_regions and self._memory.allows(call):
+        if self.memory.had_regions and self.memory.allows(call):
             with deterministic_flag(False):
                 return call.run()
-        self._unlisted[func._schema.name] = None
+        self.mode.unlisted[func._schema.name] = None
         key = kernel_key(func, call.tensors)
         if key is None:
             return call.run()
@@ -343,7 +257,7 @@ class Interception(CompiledInside):
             return self._run_kernel(func, key, *call.args, **call.kwargs)
         if (mode := foreign_mode()) is not None:
             if not is_infrastructure(mode):
-                self.say_once(
+                self.mode.say_once(
                     f"{func.name()} in {type(mode).__name__}",
                     f"what the kernel of {func.name()} calls is not seen: {type(mode).__name__} is "
                     "entered around DeterministicMode; enter it inside",
@@ -408,43 +322,11 @@ class Interception(CompiledInside):
         message = messages.with_place(text, site.text, module, remedy_for(call, decision))
         if not warned:
             raise RuntimeError(message)
-        self._logger.warning("%s", message)
+        self.mode.logger.warning("%s", message)
         warn_at(message, site)
 
-    def say_once(self, topic: str, text: str) -> None:
-        """Log a warning, once for each topic."""
-        if topic not in self._said:
-            self._said.add(topic)
-            self._logger.warning("%s", text)
 
-
-# PyTorch has wrapped the method to do the same.
-Interception.__torch_dispatch__ = untraced(inspect.unwrap(Interception.__torch_dispatch__))  # type: ignore[method-assign]
-
-
-def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
-) -> OverloadInfo:
-    """Return the facts about an overload, with the rows and the override that apply to it."""
-    rows = table.get(func)
-    if rows and all(row.rule.allows for row in rows):
-        found = OverloadInfo(func)
-        found.hides_calls = False  # they say that it does not vary, with all that it calls
-        return found
-    found = OverloadInfo(func, rows)
-    reaches_backward = table.is_forward(func._schema.name) and not rows
-    for name, action in overrides.items():
-        if not matches(found.names, (name,)) or not (rows or means_unlisted(name)):
-            continue
-        # A forward without rows is named for its backward; that it runs is nothing to allow.
-        if not reaches_backward or action in ("warn", "error"):
-            found.override = action
-        return found
-    if rows:
-        forwards = [each for name in found.names for each in forwards_of(name)]
-        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
-        found.override = next(actions, None)
-    return found
+untrace_dispatch(Interception)
 
 
 def _kind_of(cls: type) -> int:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.mode.base_mode import BaseMode
+from detmode.mode.dispatch_stack import acting, take_off
+from detmode.mode.interception import Interception
 from detmode.process.dispatch import carried, carry
-
-if TYPE_CHECKING:
-    from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.threads import Follower, follow_threads
+from detmode.process.undo import Undo
+from detmode.sites.forward_memory import ForwardMemory, forward_memory
+from detmode.table.overload_info import OverloadInfo
 
 _LEVELS = "detmode.levels"
 _is_kept, _get = torch._C._is_key_in_tls, torch._C._get_obj_in_tls
@@ -18,26 +26,112 @@ _is_kept, _get = torch._C._is_key_in_tls, torch._C._get_obj_in_tls
 _local = threading.local()
 
 
-def levels_here() -> list[DeterministicMode]:
+class Level(Interception):
+    """One entering of a mode, in the thread that makes the object.
+
+    Attributes:
+        thread: the number of that thread.
+        kernels: the facts that the kernels of listed operators know, if they hand the calls over.
+        owner: of a level in a thread that has not entered the mode, the one that stands for it.
+    """
+
+    owner: Level | None = None
+
+    def __init__(self, mode: BaseMode) -> None:
+        super().__init__(mode)
+        self.thread = threading.get_ident()
+        self.kernels: dict[Callable[..., Any], OverloadInfo | None] = {}
+
+    def __repr__(self) -> str:
+        """Return the mode's arguments, as PyTorch shows what is on its stack."""
+        return repr(self.mode)
+
+    def become_innermost(self, undo: Undo) -> None:
+        """Make this level the innermost one of the current thread until ``undo`` runs."""
+        outer = levels_here()
+        undo.note(functools.partial(_leave, self, outer))
+        self.is_innermost = True
+        outer.append(self)
+        if len(outer) > 1:
+            outer[-2].is_innermost = False
+
+    def receive_all(self, follower: Follower, undo: Undo) -> None:
+        """Have PyTorch pass each call of the current thread to this level until ``undo`` runs.
+
+        Args:
+            follower: makes the block of threads that this one starts.
+            undo: of the block.
+        """
+        undo.note(self._dismiss_guests)
+        follow_threads(follower, undo)
+        off = functools.partial(take_off, self, [])
+        undo.note(functools.partial(undo.run_in_thread, off))
+        TorchDispatchMode.__enter__(self)
+
+    def elsewhere(self, memory: ForwardMemory) -> Level:
+        """Return the level as it acts in a thread that has not entered the mode.
+
+        Args:
+            memory: of that thread.
+        """
+        level = copy.copy(self)
+        level.owner, level.memory = self, memory
+        level.counter = self.counter.of_another_thread()
+        return level
+
+    def guest(self) -> acting:
+        """Return the block in which it acts in the current thread, which the level's has started.
+
+        The settings are the process's, and chosen already.
+        """
+        level = self.elsewhere(forward_memory())
+        self.mode.guests.add(level)
+        block = acting(level)
+        level.become_innermost(block)
+        return block
+
+    def _dismiss_guests(self) -> None:
+        """Let threads go on without the mode, whose block ends before them."""
+        for guest in list(self.mode.guests):
+            if guest.owner is self:
+                guest.is_innermost = False
+
+
+def _leave(level: Level, stack: list[Level]) -> None:
+    if level in stack:
+        stack.remove(level)
+    # Its thread may have yet to take it off the stack, if another one has left it.
+    level.is_innermost = False
+    if stack:
+        stack[-1].is_innermost = True
+
+
+def levels_here() -> list[Level]:
     """Return the levels that the current thread has entered, which its blocks change.
 
     PyTorch carries the list on to the autograd threads of this thread's backward.
     """
-    levels: list[DeterministicMode] | None = getattr(_local, "levels", None)
+    levels: list[Level] | None = getattr(_local, "levels", None)
     if levels is None:
         levels = _local.levels = []
     carry(_LEVELS, levels)
     return levels
 
 
-def open_levels() -> list[DeterministicMode]:
+def open_levels() -> list[Level]:
     """Return the levels of the current thread, or of the one whose backward this is."""
-    levels: list[DeterministicMode] | None = carried(_LEVELS)
+    levels: list[Level] | None = carried(_LEVELS)
     return levels or []
 
 
-def innermost() -> DeterministicMode | None:
+def innermost() -> Level | None:
     """Return the innermost level of the current thread, or of the one whose backward this is."""
     # As open_levels does, without its calls: each listed call asks.
-    levels: list[DeterministicMode] = _get(_LEVELS) if _is_kept(_LEVELS) else []
+    levels: list[Level] = _get(_LEVELS) if _is_kept(_LEVELS) else []
     return levels[-1] if levels else None
+
+
+def innermost_mode() -> BaseMode | None:
+    """Return the mode of the level that :func:`innermost` returns."""
+    level = innermost()
+    return None if level is None else level.mode

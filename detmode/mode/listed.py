@@ -22,14 +22,15 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
+from detmode.mode.base_mode import BaseMode
 from detmode.mode.interception import warn_at
-from detmode.mode.levels import innermost
+from detmode.mode.levels import Level, innermost
 from detmode.mode.listed_operators import (
     DECIDE,
     DECIDE_ABOVE,
@@ -58,9 +59,6 @@ from detmode.table.call import Call
 from detmode.table.call_site import Site
 from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule_table import resolve
-
-if TYPE_CHECKING:
-    from detmode.mode.deterministic_mode import DeterministicMode
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -129,12 +127,12 @@ class _Batch:
 
 
 _lock = Lock()
-_levels: list[DeterministicMode] = []
+_levels: list[Level] = []
 """The open levels of all threads, in the order in which they were entered."""
 _batches: list[_Batch] = []
 
 
-def enter(level: DeterministicMode, undo: Undo) -> None:
+def enter(level: Level, undo: Undo) -> None:
     """Intercept calls for ``level`` until ``undo`` runs.
 
     Raises:
@@ -142,22 +140,22 @@ def enter(level: DeterministicMode, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
-    if not level._policy.warn_only:  # native calls are decided on then
-        undo.note(functools.partial(_look_at_settings, level))
-        changed_settings.watch(level, functools.partial(_tell, level))
+    if not level.mode.policy.warn_only:  # native calls are decided on then
+        undo.note(functools.partial(_look_at_settings, level.mode))
+        changed_settings.watch(level, functools.partial(_tell, level.mode))
 
 
-def _enter(level: DeterministicMode) -> None:
-    level.entered_in = threading.get_ident()
+def _enter(level: Level) -> None:
+    mode = level.mode
     for other in _levels:
-        if other.entered_in != level.entered_in and _choices(other) != _choices(level):
+        if other.thread != level.thread and _choices(other.mode) != _choices(mode):
             raise RuntimeError(
                 'DeterministicMode(intercept="listed") intercepts the calls of all threads, and '
                 "another thread is in such a block with other rules, overrides or arguments: give "
                 'both blocks the same RuleTable object and arguments, or use intercept="all"'
             )
     _levels.append(level)
-    missing = places(level._table, level._overrides, level._policy.warn_only, level._simulate)
+    missing = places(mode.table, mode.overrides, mode.policy.warn_only, mode.simulate)
     for batch in _batches:
         missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:
@@ -169,12 +167,12 @@ def _enter(level: DeterministicMode) -> None:
             batch.register(missing)
 
 
-def _choices(level: DeterministicMode) -> tuple[Any, ...]:
+def _choices(mode: BaseMode) -> tuple[Any, ...]:
     """Return what decides about a call of a thread that has entered no block."""
-    return (id(level._table), level._overrides, level._policy, level._simulate)
+    return (id(mode.table), mode.overrides, mode.policy, mode.simulate)
 
 
-def _leave(level: DeterministicMode) -> None:
+def _leave(level: Level) -> None:
     if level in _levels:
         _levels.remove(level)
     level.kernels.clear()
@@ -185,17 +183,17 @@ def _leave(level: DeterministicMode) -> None:
             _batches.remove(batch)
 
 
-def _tell(level: DeterministicMode, value: str, site: Site) -> None:
+def _tell(mode: BaseMode, value: str, site: Site) -> None:
     """Note and warn, once, that native calls may vary because of a setting."""
-    if value not in level.unsettled:
-        level.unsettled[value] = f"{value} from {site.text} on"
+    if value not in mode.unsettled:
+        mode.unsettled[value] = f"{value} from {site.text} on"
         warn_at(messages.setting_changed(value), site)
 
 
-def _look_at_settings(level: DeterministicMode) -> None:
+def _look_at_settings(mode: BaseMode) -> None:
     """Note settings that code in C++ has changed."""
     for value in changed_settings.unsettled():
-        level.unsettled.setdefault(value, f"{value} when a block ended")
+        mode.unsettled.setdefault(value, f"{value} when a block ended")
 
 
 def registered(op: str) -> bool:
@@ -262,19 +260,19 @@ def _deciding(place: Place) -> _Kernel:
             return run(*args, **kwargs)
         overload = level.kernels.get(run, _UNSEEN)
         if overload is _UNSEEN:
-            overload = level.overload_info(func)
+            overload = level.mode.overload_info(func)
             if overload is not None:
-                simulated = level._simulate is not None
+                simulated = level.mode.simulate is not None
                 overload = _with_run(overload, on_host(overload, run) if simulated else run)
             level.kernels[run] = overload
-            level.meet(args, kwargs)
+            level.mode.meet(args, kwargs)
         if overload is None:
             return run(*args, **kwargs)
         with _ExcludeKeys(_ABOVE_MODES):
             # As resolve_views does, without its call.
             set_excluded(CONJUGATE, False)
             set_excluded(NEGATIVE, False)
-            return level._intercept(overload, args, kwargs, False)
+            return level.intercept(overload, args, kwargs, False)
 
     return kernel
 
@@ -286,11 +284,11 @@ def _deciding_above(place: Place) -> _Kernel:
     @untraced
     def kernel(keys: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
         level = None if _is_traced() else acting()
-        overload = level.overload_info(place.func) if level is not None else None
+        overload = level.mode.overload_info(place.func) if level is not None else None
         if level is None or overload is None:
             return original(keys, *args, **kwargs)
         overload = _with_run(overload, functools.partial(original, keys))
-        return level._intercept(overload, args, kwargs, False)
+        return level.intercept(overload, args, kwargs, False)
 
     return kernel
 
@@ -315,10 +313,10 @@ def _note(
 ) -> None:
     """Note a call for the backward of its node, which has the number."""
     level = acting()
-    overload = level.overload_info(func) if level is not None else None
+    overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        call = Call(overload, args, kwargs, level._simulate)
-        level._memory.remember_call(call, level.paths, number)
+        call = Call(overload, args, kwargs, level.mode.simulate)
+        level.memory.remember_call(call, level.counter.paths, number)
 
 
 _MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}
@@ -336,7 +334,7 @@ def _with_run(overload: OverloadInfo, run: Callable[..., Any]) -> OverloadInfo:
     return overload
 
 
-def acting() -> DeterministicMode | None:
+def acting() -> Level | None:
     """Return the level that decides on a call made here; ``None`` if none does, or it has already.
 
     A thread that has entered no mode belongs to the block that was entered last.
@@ -350,14 +348,11 @@ def acting() -> DeterministicMode | None:
     return _guest_of(_levels[-1]) if _levels else None
 
 
-def _guest_of(level: DeterministicMode) -> DeterministicMode:
+def _guest_of(level: Level) -> Level:
     """Return the level as it acts in a thread that has not entered it: with the thread's memory."""
-    guest: DeterministicMode | None = carried(_GUEST)
+    guest: Level | None = carried(_GUEST)
     if guest is None or guest.owner is not level:
-        memory = forward_memory() if guest is None else guest._memory
-        guest = level.again()
-        guest.owner, guest._memory = level, memory
-        guest._counter = level._counter.of_another_thread()
+        guest = level.elsewhere(forward_memory() if guest is None else guest.memory)
         carry(_GUEST, guest)
     return guest
 
@@ -365,12 +360,12 @@ def _guest_of(level: DeterministicMode) -> DeterministicMode:
 def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Hand a call of compiled code to the mode that acts."""
     level = acting()
-    overload = level.overload_info(twin) if level is not None else None
+    overload = level.mode.overload_info(twin) if level is not None else None
     if level is None or overload is None:
         return NotImplemented
     with _ExcludeKeys(_ABOVE_MODES):
         resolve_views()
-        return level._call_twin(overload, False, args, kwargs)
+        return level.call_twin(overload, False, args, kwargs)
 
 
 twins.receive = _receive
@@ -379,7 +374,7 @@ twins.receive = _receive
 def _after_fork() -> None:
     # Blocks of threads that no longer exist would never end.
     for level in list(_levels):
-        if level.entered_in != threading.get_ident():
+        if level.thread != threading.get_ident():
             _leave(level)
 
 

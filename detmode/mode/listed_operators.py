@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from detmode.mode.interception import facts_of
+from detmode.mode.base_mode import facts_of
 from detmode.mode.options import means_unlisted
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE

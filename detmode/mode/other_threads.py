@@ -1,25 +1,20 @@
-"""A mode in threads that its thread has started: it acts there as a guest, or counts calls."""
+"""Counting the calls of other threads, which a mode does not see."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.bits.tensors import is_foreign
-from detmode.mode.dispatch_stack import acting, take_off
+from detmode.mode.dispatch_stack import acting
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.levels import innermost
 from detmode.process.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
-from detmode.process.undo import Undo
 from detmode.reports.page import plural
-
-if TYPE_CHECKING:
-    from detmode.mode.deterministic_mode import DeterministicMode
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -62,23 +57,6 @@ class Witness:
         more = len(counts) - _NAMED
         names += f" and {more} more" if more > 0 else ""
         return f"{plural(counts.total(), 'call')} of other threads ({names})"
-
-
-class Guest(Undo):
-    """The block of a level in a thread that has not entered the mode.
-
-    Args:
-        level: a level for this thread only.
-    """
-
-    def __init__(self, level: DeterministicMode) -> None:
-        Undo.__init__(self)
-        self._level = level
-        self.note(functools.partial(take_off, level, []))
-
-    def __enter__(self) -> None:
-        self._level.become_innermost(self)
-        torch._C._push_on_torch_dispatch_stack(self._level)
 
 
 class _Counting(CompiledInside):

@@ -12,7 +12,7 @@ import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from detmode.bits.tensors import (
     is_strided,
     to_digest,
 )
+from detmode.mode.levels import Level
 from detmode.mode.messages import with_place
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
@@ -39,9 +40,6 @@ from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
-
-if TYPE_CHECKING:
-    from detmode.mode.deterministic_mode import DeterministicMode
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -119,7 +117,7 @@ class _MadeTwice(NamedTuple):
 class _Sampled:
     """A sampled call; most are done with before the line of it or its row is looked up."""
 
-    level: DeterministicMode
+    level: Level
     overload: OverloadInfo
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -129,7 +127,7 @@ class _Sampled:
     def why_not(self) -> str | None:
         """Return the reason, found in this call, why it is not made again, or ``None``."""
         values = (*self.args, *self.kwargs.values())
-        memory = self.level._memory
+        memory = self.level.memory
         if self.overload.override in _KNOWN_TO_VARY or (
             # The program accepts that it varies.
             memory.had_regions and memory.allows(self._intercepted())
@@ -145,9 +143,9 @@ class _Sampled:
 
     def made_twice(self, pairs: list[_Pair]) -> _MadeTwice:
         """Return what is to be told of the call if digests differ."""
-        call, memory = self._intercepted(), self.level._memory
+        call, memory = self._intercepted(), self.level.memory
         if self.site is None:
-            memory.find_site(call, self.level.paths)
+            memory.find_site(call, self.level.counter.paths)
         else:
             call.site, _, call.name = site_from(self.site, memory.caller())
         assert call.site is not None
@@ -157,7 +155,7 @@ class _Sampled:
 
     def _intercepted(self) -> Call:
         kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
-        return Call(self.overload, self.args, kwargs, self.level._simulate)
+        return Call(self.overload, self.args, kwargs, self.level.mode.simulate)
 
 
 class Recheck:
@@ -166,10 +164,13 @@ class Recheck:
     Args:
         rate: the share of calls that are sampled, above 0 and at most 1.
         logger: gets a line for each call that is not made twice.
+
+    Attributes:
+        sample: the sampled calls; it counts all that levels receive.
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self._sample = SampledCalls(rate)
+        self.sample = SampledCalls(rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
@@ -181,21 +182,12 @@ class Recheck:
     def head(self) -> dict[str, float]:
         """Return what a report says of the calls made twice."""
         return {
-            "rate": self._sample.rate,
-            "calls": self._sample.calls,
+            "rate": self.sample.rate,
+            "calls": self.sample.calls,
             "sampled": self._sampled,
             "made_twice": self._made_twice,
             "differing": self._differing,
         }
-
-    def begin(self, level: DeterministicMode) -> None:
-        """Count the calls that a level receives, and make the sampled ones twice."""
-        self._sample.begin(level, self._receive)
-
-    @staticmethod
-    def end(level: DeterministicMode) -> None:
-        """Undo :meth:`begin`."""
-        SampledCalls.end(level)
 
     def compare(self, error: BaseException | None = None) -> None:
         """End the window: read its digests, and wait for the device to do so.
@@ -214,9 +206,9 @@ class Recheck:
             raise RecheckError(message, calls)
         self._logger.error("%s", message)
 
-    def _receive(
+    def receive(
         self,
-        level: DeterministicMode,
+        level: Level,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -227,7 +219,7 @@ class Recheck:
         # In a forked process the mode is inherited.
         if repetition.actions is not None or os.getpid() != self._process:
             return run(args, kwargs)
-        number = self._sample.take()
+        number = self.sample.take()
         self._sampled += 1
         if not isinstance(func, torch._ops.OpOverload):
             return run(args, kwargs)
@@ -255,12 +247,12 @@ class Recheck:
         return result
 
     def _facts_of(
-        self, level: DeterministicMode, func: torch._ops.OpOverload
+        self, level: Level, func: torch._ops.OpOverload
     ) -> tuple[OverloadInfo, str | None]:
         """Return the facts about an overload, and the reason why its calls are not made twice."""
         known = self._overloads.get(func)
         if known is None:
-            overload = level.overload_info(func) or OverloadInfo(func)
+            overload = level.mode.overload_info(func) or OverloadInfo(func)
             known = self._overloads[func] = overload, why_never(overload)
         return known
 

@@ -1,4 +1,4 @@
-"""The sample of a mode's calls: which of them are made twice, and how the mode hands them over.
+"""The sample of a mode's calls: which of them are made twice, and the level that hands them over.
 
 What is drawn is not whether a call is sampled, but how many calls are left until the next one that
 is. So a call that is not sampled costs a decrement and a comparison.
@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
 
 from detmode.bits.tensors import is_foreign
-from detmode.process.dispatch import trace_paused, untraced, with_tensors
+from detmode.mode.base_mode import BaseMode
+from detmode.mode.levels import Level
+from detmode.process.dispatch import trace_paused, untrace_dispatch, with_tensors
 from detmode.process.rank import rank_of
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
-
-if TYPE_CHECKING:
-    from detmode.mode.deterministic_mode import DeterministicMode
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -34,9 +31,7 @@ _MOST = 2.0**62
 Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Makes a call as the level does that has received it."""
 
-Receive = Callable[
-    ["DeterministicMode", Any, tuple[Any, ...], dict[str, Any], Run, "str | None"], Any
-]
+Receive = Callable[[Level, Any, tuple[Any, ...], dict[str, Any], Run, "str | None"], Any]
 """Makes a sampled call: gets the level that has received it, what was called, the arguments, what
 makes the call once, and the site that compiled code gives."""
 
@@ -86,24 +81,6 @@ class SampledCalls:
         self._number += gap
         self.left = gap
 
-    def begin(self, level: DeterministicMode, receive: Receive) -> None:
-        """Count the calls that a level receives, and hand the sampled ones over."""
-        # In the object alone, so that a mode without recheck pays nothing.
-        if level.intercepts_listed:
-            # The class's own stays for other modes.
-            level._intercept = MethodType(_intercepting(self, level, receive), level)  # type: ignore[method-assign]
-        else:
-            # PyTorch wants a method.
-            level.__torch_dispatch__ = MethodType(_dispatching(self, level, receive), level)  # type: ignore[method-assign]
-
-    @staticmethod
-    def end(level: DeterministicMode) -> None:
-        """Undo :meth:`begin`."""
-        for name in ("_intercept", "__torch_dispatch__"):
-            with suppress(AttributeError):
-                # Where vars() has been called, Python finds attributes more slowly.
-                delattr(level, name)
-
 
 def rank() -> int | None:
     """Return the rank of this process, or ``None`` if it is the only one."""
@@ -113,55 +90,58 @@ def rank() -> int | None:
     return None if found is None else found.number
 
 
-def _dispatching(
-    sample: SampledCalls, level: DeterministicMode, receive: Receive
-) -> Callable[..., Any]:
-    """Return the ``__torch_dispatch__`` of a level whose calls are counted."""
-    plainly = type(level).__torch_dispatch__
+class RecheckedLevel(Level):
+    """A level that counts the calls that it receives, and hands the sampled ones over.
 
-    @untraced
-    def dispatch(
-        level: DeterministicMode,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Any = None,
+    Args:
+        mode: as of any level.
+        sample: says which calls are sampled.
+        receive: makes a sampled call.
+    """
+
+    def __init__(self, mode: BaseMode, sample: SampledCalls, receive: Receive) -> None:
+        super().__init__(mode)
+        self._sample, self._receive = sample, receive
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # An outer level gets the calls of the innermost one, which has counted them.
-        if level._innermost:
+        if self.is_innermost:
+            sample = self._sample
             sample.left -= 1
             # A subclass desugars first; the operators that it is made of come here, too.
             if sample.left <= 0 and not any(map(is_foreign, types)):
                 kwargs = kwargs or {}
-                run = partial(plainly, level, func, types)
+                run = partial(Level.__torch_dispatch__, self, func, types)
                 if isinstance(func, torch._ops.OpOverload):
                     args = with_tensors(func, args)
                 with trace_paused():
-                    return receive(level, func, args, kwargs, run, kwargs.get(SITE))
-        return plainly(level, func, types, args, kwargs)
-
-    return dispatch
+                    return self._receive(self, func, args, kwargs, run, kwargs.get(SITE))
+        return Level.__torch_dispatch__(self, func, types, args, kwargs)
 
 
-def _intercepting(
-    sample: SampledCalls, level: DeterministicMode, receive: Receive
-) -> Callable[..., Any]:
-    """Return the ``_intercept`` of a level that receives listed calls alone, and counts them."""
-    plainly = type(level)._intercept
+class RecheckedListedLevel(RecheckedLevel):
+    """The level of a mode that receives listed calls alone, and from their kernels."""
+
+    __torch_dispatch__ = Level.__torch_dispatch__
 
     def intercept(
-        level: DeterministicMode,
+        self,
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         traced: bool,
         site: str | None = None,
     ) -> Any:
-        if level._innermost:
-            sample.left -= 1
-            if sample.left <= 0:
-                run = partial(plainly, level, overload, traced=traced, site=site)
-                return receive(level, overload.twin or overload.func, args, kwargs, run, site)
-        return plainly(level, overload, args, kwargs, traced, site)
+        """Intercept a call, which is counted here."""
+        if self.is_innermost:
+            self._sample.left -= 1
+            if self._sample.left <= 0:
+                run = partial(super().intercept, overload, traced=traced, site=site)
+                return self._receive(self, overload.twin or overload.func, args, kwargs, run, site)
+        return super().intercept(overload, args, kwargs, traced, site)
 
-    return intercept
+
+untrace_dispatch(RecheckedLevel)
+untrace_dispatch(RecheckedListedLevel)

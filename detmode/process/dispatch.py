@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import operator
 import threading
 from collections.abc import Callable
@@ -64,6 +65,14 @@ def untraced(function: F) -> F:
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     return function
+
+
+def untrace_dispatch(mode: type[TorchDispatchMode]) -> None:
+    """Keep Dynamo out of the ``__torch_dispatch__`` that a class defines, at no cost.
+
+    PyTorch has wrapped it to do the same.
+    """
+    mode.__torch_dispatch__ = untraced(inspect.unwrap(mode.__torch_dispatch__))  # type: ignore[method-assign]
 
 
 _STEALS = parse_version(torch.__version__) < (2, 12)

@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 from detmode.bits.tensors import is_capturing
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockFile
-from detmode.mode.levels import innermost
+from detmode.mode.deterministic_mode import current_mode
 from detmode.process.generators import digest_of, digests
 
 _LONG = 200
@@ -68,7 +68,7 @@ def about_run() -> dict[str, Any]:
 
 def lock_of_run() -> LockFile:
     """Return the lock of the run that begins here."""
-    mode = innermost()
+    mode = current_mode()
     return lock_of() if mode is None else lock_of(run=mode.as_locked())
 
 

@@ -105,13 +105,13 @@ class CheckedMode(DeterministicMode):
 
     def _seed(self, number: int) -> int | None:
         """The schedule of a repeat: another one for each, where CUDA is simulated."""
-        if self._simulate is None:
+        if self.simulate is None:
             return None
         return (self._schedule_seed or 0) + number if number else self._schedule_seed
 
     def _message(self, lines: list[str], number: int, run: Any) -> str:
         head = f"repeat {number} gave other bits than repeat 0"
-        if self._simulate:
+        if self.simulate:
             head += f" (schedule_seed {self._seed(0)} and {self._seed(number)})"
         again = (0, *(n for n in range(number, number + self.repeats - 1)))
         return "\n".join([head, *(f"  {line}" for line in lines), first_divergence(run, again)])
@@ -136,4 +136,4 @@ class SuiteMode(DeterministicMode):
     def may_go_on(self, call: Call) -> bool:
         """Return whether the baseline has the call, or nothing is to fail."""
         assert call.site is not None
-        return self._policy.warn_only or self._is_known(call.overload.name, call.site.site.text)
+        return self.policy.warn_only or self._is_known(call.overload.name, call.site.site.text)

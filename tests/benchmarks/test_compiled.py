@@ -47,7 +47,7 @@ def test_what_is_timed_takes_the_action(action: str) -> None:
     assert [(row.overload, row.action, row.count) for row in mode.records] == [
         ("aten::index_add.default", action, 3)
     ]
-    assert [each for each in mode._overloads.values() if each is not None and each.twin]
+    assert [each for each in mode.overloads.values() if each is not None and each.twin]
 
 
 def test_one_call_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

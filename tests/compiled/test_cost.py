@@ -47,7 +47,7 @@ def test_a_dense_product_has_no_twin():
     with DeterministicMode(simulate="cuda") as mode:
         function(x)
     assert rows(mode) == []
-    assert not [each for each in mode._overloads.values() if each is not None and each.twin]
+    assert not [each for each in mode.overloads.values() if each is not None and each.twin]
     because = "a row of the user's"
     rule = Rule(op="aten::mm", action=Native(), guarantee=RUN_TO_RUN, because=because)
     with DeterministicMode(simulate="cuda", rules=default_rules() + [rule]) as mode:

@@ -39,6 +39,25 @@ def test_context_manager_gives_the_mode(mode):
     assert actions(made) == [SCAN]
 
 
+def test_each_block_has_a_level(mode):
+    """Entered again, or in another thread, a mode acts by another level, and is the same mode."""
+    made = mode()
+
+    def inside(other=None):
+        with made:
+            assert current_mode() is made
+            return levels.innermost()
+
+    with made:
+        entered = [levels.innermost(), inside(), in_another_thread(inside)]
+        assert levels.innermost() is entered[0]
+    entered.append(inside())
+    assert len({id(level) for level in entered}) == 4
+    assert {level.mode for level in entered} == {made}
+    assert len({id(level.memory) for level in entered}) == 2
+    assert not any(level.is_innermost for level in entered)
+
+
 def test_what_pytorch_carries_stays_referenced():
     """Each block gives the thread's levels to PyTorch anew, which takes one reference to them."""
 
@@ -287,7 +306,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
             counter.count(*given[0])
 
     for _ in range(20):
-        counter, start = RowCounter(made._logger), Barrier(threads)
+        counter, start = RowCounter(made.logger), Barrier(threads)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, [counter] * threads, [start] * threads))
         total = threads * calls

@@ -130,4 +130,4 @@ def test_a_function_without_a_name_is_not_pickled(changes, words):
     with pytest.raises(pickle.PicklingError, match="define the function at the top") as caught:
         pickle.dumps(mode)
     assert str(caught.value).startswith(f"{words} cannot be pickled: {__name__}.<lambda>")
-    assert copy.deepcopy(mode)._table is mode._table
+    assert copy.deepcopy(mode).table is mode.table

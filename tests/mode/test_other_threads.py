@@ -118,6 +118,31 @@ def test_a_mode_that_acts_in_threads(start):
     assert report.verdict.startswith(f"not checked: {order}")
 
 
+def test_calls_made_twice_in_threads():
+    """They are sampled like those of its own thread, and what the thread allows is allowed."""
+
+    def work() -> None:
+        with detmode.allow("aten::put"):
+            torch.ones(3).put(torch.tensor([0]), torch.ones(1))
+        index_add()
+
+    def in_a_pool_of_one() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work).result()
+
+    counts = []
+    for run in (work, in_a_pool_of_one):
+        with acting(recheck=1.0) as mode:
+            run()
+        counts.append(mode.report().head["recheck"])
+        assert [(row.action, row.count) for row in mode.report()] == [
+            ("allow", 1),
+            ("substitute", 1),
+        ]
+    assert counts[0] == counts[1]
+    assert counts[0]["made_twice"] > 0
+
+
 def test_threads_whose_calls_no_rule_lists():
     """Their order changes nothing that the mode is about; and a mode has not seen what ran."""
     with acting() as mode:

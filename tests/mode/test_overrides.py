@@ -73,7 +73,7 @@ def test_substitute_where_substitutes_are_off(mode, substituted):
 @pytest.mark.parametrize("name", ["aten::index_add", "aten::index_add_", "aten::index_add.default"])
 def test_substitute_by_any_name(mode, name):
     """A substitute may be asked for by the name of each variant."""
-    assert mode(overrides={name: "substitute"})._overrides == {name: "substitute"}
+    assert mode(overrides={name: "substitute"}).overrides == {name: "substitute"}
 
 
 def test_an_operator_that_is_in_no_rule(mode):

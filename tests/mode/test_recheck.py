@@ -19,14 +19,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
+from detmode.mode.interception import Interception
 from detmode.mode.recheck import WINDOW
 from detmode.mode.repetition import draws
-from detmode.mode.sampling import SampledCalls
+from detmode.mode.sampling import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -453,12 +454,12 @@ def test_blocks_inside_blocks() -> None:
 
 
 def test_nothing_is_added_without() -> None:
-    """A mode without recheck, and one outside its block, has PyTorch call the class's method."""
-    mode, rechecked = DeterministicMode(), DeterministicMode(recheck=0.1)
-    with mode, rechecked:
-        assert "__torch_dispatch__" not in vars(mode)
-        assert "__torch_dispatch__" in vars(rechecked)
-    assert "__torch_dispatch__" not in vars(rechecked)
+    """PyTorch calls the method that counts calls of the level of a mode with recheck alone."""
+    with DeterministicMode(), DeterministicMode(recheck=0.1):
+        plain, rechecked = _get_current_dispatch_mode_stack()
+    assert type(plain).__torch_dispatch__ is Interception.__torch_dispatch__
+    assert type(rechecked).__torch_dispatch__ is RecheckedLevel.__torch_dispatch__
+    assert not any("__torch_dispatch__" in vars(level) for level in (plain, rechecked))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

@@ -12,12 +12,15 @@ import torch
 from detmode.mode.audit.blind_spots import find_unseen
 from detmode.mode.audit.report import AuditReport, Cost
 from detmode.mode.audit.traffic import Floor
+from detmode.mode.base_mode import facts_of
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.interception import facts_of
+from detmode.mode.levels import Level
+from detmode.mode.sampling import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import ReportRow
 from detmode.rules import families
+from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
@@ -75,6 +78,93 @@ class _Tally:
         return self.paths.of(modules, recomputed=False) if modules else ""
 
 
+class AuditLevel(Level):
+    """One entering of an audit, which counts what each call moves.
+
+    Args:
+        mode: the audit.
+    """
+
+    mode: Audit
+
+    def __init__(self, mode: Audit) -> None:
+        super().__init__(mode)
+        self.tally = mode.tally
+
+    def elsewhere(self, memory: ForwardMemory) -> Level:
+        """Return the level as it acts in another thread, where it counts in another tally."""
+        level = super().elsewhere(memory)
+        assert isinstance(level, AuditLevel)
+        level.tally = _Tally()
+        self.mode.tallies.append(level.tally)
+        return level
+
+    def intercept(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        traced: bool,
+        site: str | None = None,
+    ) -> Any:
+        """Intercept a call, and count the bytes that it moves."""
+        tally = self.tally
+        tally.called.add(overload.func._schema.name)
+        if (overload.composite or overload.hides_calls) and overload.override is None:
+            moved = tally.total.bytes
+            result = super().intercept(overload, args, kwargs, traced, site)
+            # The operators that it calls are counted instead, if they move anything.
+            if overload.composite or tally.total.bytes > moved:
+                return result
+            module, tally.acted = tally.module(), None
+            return self._counted(overload, args, kwargs, result, module)
+        module, tally.acted = tally.module(), None
+        # As in a trace nothing is launched, so that no substitute is unavailable.
+        result = super().intercept(overload, args, kwargs, True, site)
+        return self._counted(overload, args, kwargs, result, module)
+
+    def _counted(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+    ) -> Any:
+        """Count a call that has given ``result``, and return that."""
+        tally = self.tally
+        cost = tally.acted or Cost.of(self.mode.floor(overload.func).bytes(args, kwargs, result), 0)
+        tally.total.add(cost)
+        tally.modules.setdefault(module, Cost()).add(cost)
+        return result
+
+    def perform(self, call: Call, decision: Decision) -> Any:
+        """Make the call as PyTorch makes it without its flag, and count what it costs."""
+        assert call.site is not None
+        overload, action = call.overload, decision.action
+        cost_of_row = self.tally.rows.setdefault(
+            (overload.name, action, call.site.site.text), Cost()
+        )
+        held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
+        with deterministic_flag(False):
+            result = call.run()
+        floor = self.mode.floor(call.func)
+        if floor.allocates and action in ("native", "substitute"):
+            filled = _held(result) - held
+            self.tally.fill_bytes += filled
+            cost = Cost.of(0, filled)
+        else:
+            moved = floor.bytes(call.args, call.kwargs, result)
+            cost = Cost.of(moved, _extra(call.row, action, moved))
+        cost_of_row.add(cost)
+        self.tally.acted = cost
+        return result
+
+
+class RecheckedAuditLevel(RecheckedLevel, AuditLevel):
+    """A level of an audit that makes a sample of its calls twice."""
+
+
 class Audit(DeterministicMode):
     """Records what the mode would do on CUDA and the bytes that the calls move.
 
@@ -88,6 +178,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
+    _levels = AuditLevel, RecheckedAuditLevel
     announced_actions = ()
     acts_in_threads = True
 
@@ -96,22 +187,16 @@ class Audit(DeterministicMode):
 
     def _begin(self) -> None:
         super()._begin()
-        self._floor = cache(Floor)
-        self._tally = _Tally()
-        self._tallies = [self._tally]
-
-    def _level_of_a_guest(self) -> DeterministicMode:
-        level = super()._level_of_a_guest()
-        assert isinstance(level, Audit)
-        level._tally = _Tally()
-        self._tallies.append(level._tally)
-        return level
+        self.floor = cache(Floor)
+        # Of the threads that enter the audit; those that they start have others.
+        self.tally = _Tally()
+        self.tallies = [self.tally]
 
     def report(self) -> AuditReport:
         """Return the report of the calls so far."""
         met = super().report()
         tally = _Tally()
-        for of_thread in list(self._tallies):
+        for of_thread in list(self.tallies):
             tally.add(of_thread)
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(
@@ -120,7 +205,7 @@ class Audit(DeterministicMode):
             {path: replace(cost) for path, cost in tally.modules.items()},
             replace(tally.total),
             tally.fill_bytes,
-            find_unseen(self._table, stand_ins, tally.called, self._would_on_cuda),
+            find_unseen(self.table, stand_ins, tally.called, self._would_on_cuda),
             met.course,
             met.head,
         )
@@ -132,71 +217,11 @@ class Audit(DeterministicMode):
             return OverloadInfo(func)
         return overload
 
-    def _intercept(
-        self,
-        overload: OverloadInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        traced: bool,
-        site: str | None = None,
-    ) -> Any:
-        tally = self._tally
-        tally.called.add(overload.func._schema.name)
-        if (overload.composite or overload.hides_calls) and overload.override is None:
-            moved = tally.total.bytes
-            result = super()._intercept(overload, args, kwargs, traced, site)
-            # The operators that it calls are counted instead, if they move anything.
-            if overload.composite or tally.total.bytes > moved:
-                return result
-            module, tally.acted = tally.module(), None
-            return self._counted(overload, args, kwargs, result, module)
-        module, tally.acted = tally.module(), None
-        # As in a trace nothing is launched, so that no substitute is unavailable.
-        result = super()._intercept(overload, args, kwargs, True, site)
-        return self._counted(overload, args, kwargs, result, module)
-
-    def _counted(
-        self,
-        overload: OverloadInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-        module: str,
-    ) -> Any:
-        """Count a call that has given ``result``, and return that."""
-        tally = self._tally
-        cost = tally.acted or Cost.of(self._floor(overload.func).bytes(args, kwargs, result), 0)
-        tally.total.add(cost)
-        tally.modules.setdefault(module, Cost()).add(cost)
-        return result
-
-    def perform(self, call: Call, decision: Decision) -> Any:
-        """Make the call as PyTorch makes it without its flag, and count what it costs."""
-        assert call.site is not None
-        overload, action = call.overload, decision.action
-        cost_of_row = self._tally.rows.setdefault(
-            (overload.name, action, call.site.site.text), Cost()
-        )
-        held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
-        with deterministic_flag(False):
-            result = call.run()
-        floor = self._floor(call.func)
-        if floor.allocates and action in ("native", "substitute"):
-            filled = _held(result) - held
-            self._tally.fill_bytes += filled
-            cost = Cost.of(0, filled)
-        else:
-            moved = floor.bytes(call.args, call.kwargs, result)
-            cost = Cost.of(moved, _extra(call.row, action, moved))
-        cost_of_row.add(cost)
-        self._tally.acted = cost
-        return result
-
     def _would_on_cuda(self, row: Row) -> str:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
-        override = facts_of(func, self._table, self._overrides).override if func else None
-        return decide(row.rule, self._policy, override=override).action
+        override = facts_of(func, self.table, self.overrides).override if func else None
+        return decide(row.rule, self.policy, override=override).action
 
 
 def _key(record: ReportRow) -> tuple[str, str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch._functorch._aot_autograd.schemas import AOTConfig
 
 import detmode
-from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.mode.levels import innermost
+from detmode.mode.base_mode import BaseMode
+from detmode.mode.levels import innermost_mode
 
 AT_ONCE = "force_non_lazy_backward_lowering"
 """The field of AOTAutograd's configuration by which a backward is compiled with its forward."""
@@ -15,11 +15,11 @@ CAN_COMPILE = hasattr(AOTConfig, AT_ONCE)
 """False for PyTorch 2.8, which compiles a backward when it first runs, outside of the hook."""
 
 
-def key_of(mode: DeterministicMode) -> str:
+def key_of(mode: BaseMode) -> str:
     """Return what decides which operators stay whole."""
     if not mode.compiles_for:
         mode.compiles_for = (
-            f"{detmode.__version__} {mode._table.digest} {mode._overrides} {mode._simulate}"
+            f"{detmode.__version__} {mode.table.digest} {mode.overrides} {mode.simulate}"
             if mode.compiles and CAN_COMPILE
             else "operator by operator"
         )
@@ -33,9 +33,9 @@ class _Thread:
     """
 
     @property
-    def mode(self) -> DeterministicMode | None:
+    def mode(self) -> BaseMode | None:
         """The innermost mode."""
-        return innermost()
+        return innermost_mode()
 
     @property
     def key(self) -> str | None:

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import CAN_COMPILE, thread
 from detmode.mode.compiled.lowering import keeping_whole
+from detmode.mode.levels import innermost
 from detmode.sites.graphs import has_line, note_root
 from detmode.sites.lines import WRAPPERS, nearest, nearest_place, site_of, surroundings
 from detmode.table.call_site import CallSite
@@ -157,12 +158,12 @@ def _module_of(graph: OutputGraph) -> str | None:
 
 def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     """Call a graph that does not know the place of its call."""
-    mode = thread.mode
-    if mode is None:
+    level = innermost()
+    if level is None:
         return compiled(*args)
     caller = None
-    if (position := nearest_place(sys._getframe(), mode.paths)) is not None:
+    if (position := nearest_place(sys._getframe(), level.counter.paths)) is not None:
         frame, place, _ = position
         user = nearest(frame)
         caller = CallSite(site_of(user), place.module) if user is not None else None
-    return mode._memory.call_from(caller, compiled, *args)
+    return level.memory.call_from(caller, compiled, *args)

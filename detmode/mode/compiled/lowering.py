@@ -28,9 +28,9 @@ from torch._functorch._aot_autograd.schemas import AOTConfig
 from torch._library.utils import get_layout_constraint_tag, is_builtin
 from torch.utils._pytree import tree_leaves
 
+from detmode.mode.base_mode import BaseMode
 from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import AT_ONCE, key_of, thread
-from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.sites.graphs import text_of
 from detmode.table.markers import FLEX_ATTENTION_BACKWARD
 from detmode.table.rule import Substitute
@@ -51,9 +51,7 @@ _ATOMICS: Any = resolve(FLEX_ATTENTION_BACKWARD)
 
 
 @contextlib.contextmanager
-def keeping_whole(
-    mode: DeterministicMode, example_inputs: list[torch.Tensor]
-) -> Iterator[list[bool]]:
+def keeping_whole(mode: BaseMode, example_inputs: list[torch.Tensor]) -> Iterator[list[bool]]:
     """Keep what ``mode`` lists whole in what is compiled inside the block.
 
     Args:
@@ -105,7 +103,7 @@ def _with_lines(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _put_twins(
-    mode: DeterministicMode, init: Callable[..., None], lowered: list[bool]
+    mode: BaseMode, init: Callable[..., None], lowered: list[bool]
 ) -> Callable[..., None]:
     """Lower graphs with a twin in the place of each call that the mode may decide on.
 
@@ -167,7 +165,7 @@ def _constrained(
         return constraint(node, *args, **kwargs)
 
 
-def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
+def _in_place(mode: BaseMode) -> dict[Any, Any]:
     """Return the listed operators that Inductor may call in place, where ``self`` is used no more.
 
     Its own table of them has ``index_put``, and ``_unsafe_index_put`` as an operator of its own. It
@@ -183,7 +181,7 @@ def _in_place(mode: DeterministicMode) -> dict[Any, Any]:
         return written not in others and further(node)
 
     replacements = {}
-    for row in mode._table:
+    for row in mode.table:
         func, action = resolve(row.rule.op), row.rule.action
         # Another substitute's result would be copied to ``self``.
         if func is not None and isinstance(action, Substitute) and action.takes_out:
@@ -231,7 +229,7 @@ def _unsplit(scan: type) -> type:
     return Unsplit
 
 
-def _skips(mode: DeterministicMode, check: Callable[..., str | None]) -> Callable[..., str | None]:
+def _skips(mode: BaseMode, check: Callable[..., str | None]) -> Callable[..., str | None]:
     """Return the check by which the backend ``cudagraphs`` runs a graph without recording it."""
 
     @wraps(check)
@@ -244,7 +242,7 @@ def _skips(mode: DeterministicMode, check: Callable[..., str | None]) -> Callabl
     return with_listed
 
 
-def may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
+def may_be_met(mode: BaseMode, node: torch.fx.Node) -> bool:
     """Return whether a row or an override of the mode may hold for a call of the graph."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
@@ -257,8 +255,8 @@ def may_be_met(mode: DeterministicMode, node: torch.fx.Node) -> bool:
     values = tree_leaves([node.meta["val"] for node in nodes])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     devices = {tensor.device.type for tensor in tensors}
-    if mode._simulate:
-        devices.add(mode._simulate)
+    if mode.simulate:
+        devices.add(mode.simulate)
     is_sparse = any(tensor.layout is not torch.strided for tensor in tensors)
     return any(row.rule.may_vary(devices, is_sparse) for row in overload.rows)
 
@@ -281,17 +279,17 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _stays_whole(mode: DeterministicMode, func: torch._ops.OpOverload) -> bool:
+def _stays_whole(mode: BaseMode, func: torch._ops.OpOverload) -> bool:
     """Return whether an operator is listed, or the forward of a listed one."""
     overload = mode.overload_info(func)
     return func._schema.name in _INTO_LISTED or (
         overload is not None
-        and bool(overload.rows or overload.override or mode._table.is_forward(func._schema.name))
+        and bool(overload.rows or overload.override or mode.table.is_forward(func._schema.name))
     )
 
 
 @contextlib.contextmanager
-def _without_python_kernels(mode: DeterministicMode) -> Iterator[None]:
+def _without_python_kernels(mode: BaseMode) -> Iterator[None]:
     """Set aside what decomposes listed operators, and their forwards, above autograd.
 
     What decomposes interpolation reads by index, so that the backward would add by index, which
