@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from detmode.process.arguments import Signature
 from detmode.process.torch_settings import deterministic_flag
-from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened
 from detmode.verify.claims import ClaimError, check_truth, compare_errors

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode
+from detmode.process.arguments import Signature
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
-from detmode.table.call import Signature
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker, Sample

@@ -7,11 +7,12 @@ import torch
 from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.process.arguments import Signature
 from detmode.process.torch_settings import FLAG, deterministic_flag
 from detmode.process.undo import Undo
 from detmode.rules import default_rules, families
 from detmode.table import conditions
-from detmode.table.call import Call, Signature
+from detmode.table.call import Call
 from detmode.table.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule_table import resolve

@@ -22,6 +22,7 @@ from detmode.mode.higher_order import with_bodies
 from detmode.mode.options import means_unlisted
 from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
+from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.dispatch import (
     CONJUGATE,
     NEGATIVE,
@@ -44,7 +45,7 @@ from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
-from detmode.table.call import SCALARS, Call, tensors_in
+from detmode.table.call import Call
 from detmode.table.call_site import Site
 from detmode.table.names import matches
 from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise

@@ -31,11 +31,12 @@ from detmode.mode.messages import with_place
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.mode.sampling import Run, SampledCalls, rank
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.undo import Lock
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
-from detmode.table.call import Call, tensors_in
+from detmode.table.call import Call
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
-from detmode.table.call import SCALARS, tensors_in
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 
@@ -52,7 +52,7 @@ def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
     key = (overload.run, _shapes_of(arguments.values()))
     if _SPARSE in key[1] or key in _valid:
         return
-    outputs = overload.out_names
+    outputs = overload.signature.out_names
     # Without a meta kernel, or where one would need the data, the launcher checks.
     with torch._C._DisableTorchDispatch(), suppress(NotImplementedError):
         metas = {name: _to_meta(value, name in outputs) for name, value in arguments.items()}
@@ -176,7 +176,7 @@ def run_substitute(
     if variant == "functional":
         return function(**arguments)
     func = overload.func
-    names = overload.out_names or ("self",)
+    names = overload.signature.out_names or ("self",)
     target = arguments[names[0]]
     if arguments.get("dtype", ...) is None:
         # Reductions and scans use the dtype of the tensor that they write.

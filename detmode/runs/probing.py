@@ -17,13 +17,14 @@ from detmode.bits.tensors import has_data
 from detmode.mode.options import check_operator
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
 from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.sites.observers import repeated
-from detmode.table.call import Call, tensors_in
+from detmode.table.call import Call
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of
 from detmode.table.overload_info import OverloadInfo

@@ -24,6 +24,7 @@ from detmode.bits.tensors import bytes_of, form_of, is_capturing, is_strided, to
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
@@ -38,7 +39,6 @@ from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError, partly_uninitialized
 from detmode.runs.trace_writer import Writer
-from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.process.arguments import signature_of, tensors_in
 from detmode.process.dispatch import caller_of, is_foreign
-from detmode.table.call import signature_of, tensors_in
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import Row
-from detmode.table.variants import out_names, variant_of
+from detmode.table.variants import variant_of
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """The key of operators that are made of other ones."""
@@ -146,7 +146,6 @@ class OverloadInfo:
         composite: true if it is composed of other operators and no row lists it.
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
-        out_names: those of its ``out`` arguments, in the order of the results.
         dense_passes: true if calls without a sparse tensor do not vary.
         hides_calls: true if it is another library's and no row lists it: a mode does not see what
             its kernel calls.
@@ -189,7 +188,6 @@ class OverloadInfo:
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
-        self.out_names = out_names(func)
         self.signature = signature_of(func)
         self.allocates = schema.name in NEW_MEMORY or schema.name in _GROWN_MEMORY
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
@@ -242,7 +240,9 @@ class OverloadInfo:
         """Return the tensors that the call may read, also those in lists: all but ``out=``."""
         found = tensors_in(args)
         if kwargs:
-            found += tensors_in(v for name, v in kwargs.items() if name not in self.out_names)
+            found += tensors_in(
+                v for name, v in kwargs.items() if name not in self.signature.out_names
+            )
         return found
 
     def without_unread(

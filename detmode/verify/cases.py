@@ -13,9 +13,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.arguments import Signature
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import default_rules, families
-from detmode.table.call import Call, Signature
+from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Guarantee, Substitute
 from detmode.table.rule_table import Row, resolve

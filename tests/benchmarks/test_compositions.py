@@ -5,7 +5,7 @@ import torch
 from sides import timed_families
 
 from detmode import DeterministicMode
-from detmode.table.call import Signature
+from detmode.process.arguments import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, cases, run_substituted, run_truth, samples_of, tensors_of
 

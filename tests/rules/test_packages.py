@@ -16,10 +16,11 @@ from selection import PROFILE, Group, check_each, chosen, families, grouped, onc
 
 from detmode import DeterministicMode
 from detmode.mode.deterministic_mode import DeterminismWarning
+from detmode.process.arguments import Signature
 from detmode.rules import default_rules
 from detmode.rules.fbgemm import JAGGED
 from detmode.table import conditions
-from detmode.table.call import Call, Signature
+from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import resolve

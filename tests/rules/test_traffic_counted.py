@@ -14,7 +14,7 @@ from selection import cases, families
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.mode.audit.traffic import Floor, size_of
-from detmode.table.call import Signature
+from detmode.process.arguments import Signature
 from detmode.table.rule import Rule, Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.variants import variant_of

@@ -10,11 +10,11 @@ import torch
 from selection import every_case
 
 from detmode import DeterministicMode
+from detmode.process.arguments import Signature, signature_of
 from detmode.rules import default_rules
-from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
-from detmode.table.variants import out_names, variant_of
+from detmode.table.variants import variant_of
 from detmode.verify.cases import Case
 
 OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)
@@ -69,7 +69,9 @@ def test_out(family: str) -> None:
         given = Signature(func).bind((), sample.arguments(dtype))
         with DeterministicMode(simulate="cuda"):
             result = func(**given)
-        expected = dict(zip(out_names(out), result if isinstance(result, tuple) else (result,)))
+        expected = dict(
+            zip(signature_of(out).out_names, result if isinstance(result, tuple) else (result,))
+        )
         attempts: list[tuple[str, torch.dtype | str]] = []
         for name, tensor in expected.items():
             attempts += ((name, each) for each in (tensor.dtype, *OTHER))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.tensors import SPARSE_PARTS
-from detmode.table.call import tensors_in
+from detmode.process.arguments import tensors_in
 from detmode.table.overload_info import OverloadInfo
 
 # In-place operators that do not read what they write, besides those that draw random numbers.

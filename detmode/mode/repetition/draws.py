@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from detmode.process.arguments import tensors_in
 from detmode.process.generators import default_generators
-from detmode.table.call import tensors_in
 from detmode.table.overload_info import OverloadInfo
 
 _GENERATOR = "generator"
