@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.digest_batches import Digests
+from detmode.bits.effects import effects_of
 from detmode.bits.tensors import (
     as_bytes,
     form_of,
@@ -136,13 +137,13 @@ class _Sampled:
             memory.had_regions and memory.allows(self._intercepted())
         ):
             return "allowed"
-        return why_not(self.overload, tensors_in(values), values)
+        return why_not(effects_of(self.overload.func), tensors_in(values), values)
 
     def data_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> dict[str, Tensor]:
         """Return what the call gave: its results, and what it wrote."""
-        return data_of(self.overload, args, kwargs, result, written_alone=True)
+        return data_of(effects_of(self.overload.func), args, kwargs, result, written_alone=True)
 
     def made_twice(self, pairs: list[_Pair]) -> _MadeTwice:
         """Return what is to be told of the call if digests differ."""
@@ -238,7 +239,7 @@ class Recheck:
         reason = reason or call.why_not()
         if reason is None:
             try:
-                start = StartingState(overload, args, kwargs, written_alone=True)
+                start = StartingState(effects_of(overload.func), args, kwargs, written_alone=True)
             except (CannotCopyError, RuntimeError) as error:
                 reason = f"not copied: {error!r}"
         if reason is not None:
@@ -262,7 +263,7 @@ class Recheck:
         known = self._overloads.get(func)
         if known is None:
             overload = level.overload_info(func) or OverloadInfo(func)
-            known = self._overloads[func] = overload, why_never(overload)
+            known = self._overloads[func] = overload, why_never(effects_of(overload.func))
         return known
 
     def _make_again(
