@@ -20,6 +20,8 @@ from torch import Tensor
 
 from detmode.bits.digest_batches import Digests
 from detmode.bits.effects import effects_of
+from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
+from detmode.bits.snapshot import CannotCopyError
 from detmode.bits.tensors import (
     as_bytes,
     form_of,
@@ -29,8 +31,6 @@ from detmode.bits.tensors import (
     to_digest,
 )
 from detmode.mode.messages import with_place
-from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
-from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.mode.sampling import Run, SampledCalls, rank
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes

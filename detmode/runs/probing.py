@@ -14,10 +14,10 @@ from torch import Tensor
 from detmode.bits.difference import Difference, difference, largest_of
 from detmode.bits.disturbance import Disturbance
 from detmode.bits.effects import Effects, effects_of
+from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
+from detmode.bits.snapshot import CannotCopyError
 from detmode.bits.tensors import has_data
 from detmode.mode.options import check_operator
-from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
-from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules

@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
 from detmode import DeterministicMode, RecheckError, allow
+from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.recheck import WINDOW
-from detmode.mode.repetition import draws
 from detmode.mode.sampling import SampledCalls
 from detmode.reports.report import Report, of_ranks
 

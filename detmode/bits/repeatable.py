@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.bits.draws import Draws
 from detmode.bits.effects import Effects
+from detmode.bits.snapshot import Snapshot
 from detmode.bits.tensors import has_data, is_capturing
-from detmode.mode.repetition.draws import Draws
-from detmode.mode.repetition.snapshot import Snapshot
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
 
 
