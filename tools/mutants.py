@@ -557,7 +557,7 @@ MODE = (
         ("if CUDNN_BENCHMARK.chosen():", "if False:"),
     ),
     *_of(
-        "detmode/table/overload_info.py",
+        "detmode/mode/overload_info.py",
         "tests/mode/test_views.py",
         ('and func.namespace == "aten"', ""),
     ),

@@ -24,12 +24,14 @@ from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
 from detmode.mode.detours import Detours
 from detmode.mode.dispatch_stack import take_off
+from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.interception import Interception
 from detmode.mode.levels import innermost, levels_here, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Guest, Witness
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import validations
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
@@ -40,9 +42,7 @@ from detmode.reports.page import plural
 from detmode.reports.report import Report, ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
 from detmode.table.names import Overrides
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
@@ -384,7 +384,7 @@ class DeterministicMode(Interception):
         overload = self.overload_info(func)
         if overload is None or overload.composite:
             return None
-        row = Call(overload, args, kwargs, self._simulate, False).row
+        row = Handled(overload, args, kwargs, self._simulate, False).row
         return None if row is None or row.rule.allows else overload.name
 
     @property

@@ -18,8 +18,9 @@ from detmode.mode.decide import Decision, Policy, decide, launcher_missing
 from detmode.mode.detours import Detours
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
+from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
-from detmode.mode.options import means_unlisted
+from detmode.mode.overload_info import COMPOSITE, OverloadInfo, facts_of, is_elementwise
 from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
 from detmode.process.arguments import SCALARS, tensors_in
@@ -45,12 +46,9 @@ from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
-from detmode.table.call import Call
 from detmode.table.call_site import Site
-from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import Row, RuleTable, forwards_of
+from detmode.table.rule_table import Row, RuleTable
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -249,7 +247,7 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
-        call = Call(overload, args, kwargs, self._simulate, traced)
+        call = Handled(overload, args, kwargs, self._simulate, traced)
         if site is not None:
             call.site, outer, call.name = site_from(site, self._memory.caller())
             self._counter.paths.own_lines.setdefault(call.site.site.text, outer)
@@ -259,7 +257,7 @@ class Interception(CompiledInside):
                     if torch.is_grad_enabled():
                         self._memory.remember_call(call, self._counter.paths)
                     break
-        rule = call.row.rule if call.row else None
+        rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
             return self._run_foreign(call) if overload.hides_calls else call.run()
@@ -302,11 +300,11 @@ class Interception(CompiledInside):
             self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         return decision
 
-    def may_go_on(self, call: Call) -> bool:
+    def may_go_on(self, call: Handled) -> bool:
         """Return whether a call that would raise may run, because a suite's baseline has it."""
         return False
 
-    def _count_varying(self, call: Call, decision: Decision) -> Decision:
+    def _count_varying(self, call: Handled, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""
         if decision.action == "error" and self.may_go_on(call):
             decision = replace(decision, action="warn")
@@ -330,7 +328,7 @@ class Interception(CompiledInside):
                     return overload.func(*args, **kwargs)
         return self._run_kernel(overload.func, COMPOSITE, *args, **kwargs)
 
-    def _run_foreign(self, call: Call) -> Any:
+    def _run_foreign(self, call: Handled) -> Any:
         """Make a call of another library's operator: the mode receives what its kernel calls."""
         func = call.func
         if self._memory.had_regions and self._memory.allows(call):
@@ -363,7 +361,7 @@ class Interception(CompiledInside):
         with acting(self), autocast_inside(func), traced_inside(func):
             return func._op_dk(key, *args, **kwargs)
 
-    def perform(self, call: Call, decision: Decision) -> Any:
+    def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.
 
         Returns:
@@ -377,8 +375,7 @@ class Interception(CompiledInside):
                     result = call_natively(run, call.args, call.kwargs)
                 return result
             case "substitute" if call.launches_on is not None:
-                assert call.row is not None
-                action = call.row.rule.action
+                action = call.rule.action if call.rule is not None else None
                 assert isinstance(action, Substitute)
                 is_traced = call.overload.twin is not None
                 # Without an outer mode there is no observer.
@@ -396,11 +393,11 @@ class Interception(CompiledInside):
                 # own would repeat it at every call.
                 return deterministic_flag(False).around(call.run)
 
-    def _tell(self, call: Call, decision: Decision) -> None:
+    def _tell(self, call: Handled, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
-        rule, warned = call.row.rule if call.row else None, decision.action == "warn"
+        rule, warned = call.rule, decision.action == "warn"
         alert = rule.alert_for(overload.variant) if rule and is_flag_on() else None
         if alert is not None:
             text = messages.alert_text(alert, warn=warned)
@@ -421,31 +418,6 @@ class Interception(CompiledInside):
 
 # PyTorch has wrapped the method to do the same.
 Interception.__torch_dispatch__ = untraced(inspect.unwrap(Interception.__torch_dispatch__))  # type: ignore[method-assign]
-
-
-def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
-) -> OverloadInfo:
-    """Return the facts about an overload, with the rows and the override that apply to it."""
-    rows = table.get(func)
-    if rows and all(row.rule.allows for row in rows):
-        found = OverloadInfo(func)
-        found.hides_calls = False  # they say that it does not vary, with all that it calls
-        return found
-    found = OverloadInfo(func, rows)
-    reaches_backward = table.is_forward(func._schema.name) and not rows
-    for name, action in overrides.items():
-        if not matches(found.names, (name,)) or not (rows or means_unlisted(name)):
-            continue
-        # A forward without rows is named for its backward; that it runs is nothing to allow.
-        if not reaches_backward or action in ("warn", "error"):
-            found.override = action
-        return found
-    if rows:
-        forwards = [each for name in found.names for each in forwards_of(name)]
-        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
-        found.override = next(actions, None)
-    return found
 
 
 def _kind_of(cls: type) -> int:

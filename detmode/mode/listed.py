@@ -28,6 +28,7 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
+from detmode.mode.handled import Handled
 from detmode.mode.interception import warn_at
 from detmode.mode.levels import innermost
 from detmode.mode.listed_operators import (
@@ -40,6 +41,7 @@ from detmode.mode.listed_operators import (
     libraries,
     places,
 )
+from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.substitution import on_host
 from detmode.process.dispatch import (
     CONJUGATE,
@@ -54,9 +56,7 @@ from detmode.process.dispatch import (
 from detmode.process.undo import Lock, Undo
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
-from detmode.table.call import Call
 from detmode.table.call_site import Site
-from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule_table import resolve
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _note(
     level = acting()
     overload = level.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        call = Call(overload, args, kwargs, level._simulate)
+        call = Handled(overload, args, kwargs, level._simulate)
         level._memory.remember_call(call, level.paths, number)
 
 

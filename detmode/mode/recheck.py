@@ -30,16 +30,16 @@ from detmode.bits.tensors import (
     is_strided,
     to_digest,
 )
+from detmode.mode.handled import Handled
 from detmode.mode.messages import with_place
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampling import Run, SampledCalls, rank
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.undo import Lock
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
-from detmode.table.call import Call
 from detmode.table.call_site import CallSite
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class _Sampled:
         rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
         return _MadeTwice(call.name, self.number, call.site, rule, pairs)
 
-    def _intercepted(self) -> Call:
+    def _intercepted(self) -> Handled:
         kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
-        return Call(self.overload, self.args, kwargs, self.level._simulate)
+        return Handled(self.overload, self.args, kwargs, self.level._simulate)
 
 
 class Recheck:

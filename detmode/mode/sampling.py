@@ -18,9 +18,9 @@ import torch
 from torch import distributed
 
 from detmode.bits.tensors import is_foreign
+from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import trace_paused, untraced, with_tensors
 from detmode.process.rank import rank_of
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.mode.overload_info import OverloadInfo
 from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.

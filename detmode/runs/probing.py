@@ -28,7 +28,6 @@ from detmode.sites.observers import repeated
 from detmode.table.call import Call
 from detmode.table.call_site import CallSite
 from detmode.table.names import matches, names_of, overload_name
-from detmode.table.overload_info import OverloadInfo
 
 _logger = logging.getLogger("detmode")
 
@@ -265,8 +264,6 @@ def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    func = probed.effects.func
-    row = Call(
-        OverloadInfo(func, default_rules().get(func)), probed.args, probed.kwargs, "cuda"
-    ).row
+    call = Call(probed.effects.signature, probed.args, probed.kwargs, "cuda")
+    row = default_rules().row_of(call)
     return (row.family, type(row.rule.action).__name__.lower()) if row else (None, None)

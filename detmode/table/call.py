@@ -1,57 +1,42 @@
-"""One aten call with its arguments by schema name, and with all that a mode finds out about it."""
+"""One call of an operator: its arguments by schema name, its tensors, and where it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from detmode.process.arguments import tensors_in
-
-if TYPE_CHECKING:
-    from detmode.table.call_site import CallSite, Note
-    from detmode.table.overload_info import OverloadInfo
-    from detmode.table.rule_table import Row
-
+from detmode.process.arguments import Signature, tensors_in
 
 _TENSOR = torch.Tensor
 
 
 class Call:
-    """A call of an overload, and what is found out about it.
+    """A call of an overload, as conditions see it.
 
     Args:
-        overload: the facts about the overload.
+        signature: the overload's.
         args: the positional arguments, as they were given.
         kwargs: the others, as they were given.
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
         traced: true if nothing is to be launched for the call.
 
     Attributes:
-        name: the overload as reports show it; compiled code may call another variant.
         arguments: by schema name, defaults filled.
         tensors: all tensor arguments, those in lists too.
         device_types: those of the tensor arguments; without any, of the tensor to be made.
         launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on. Of a
             call that makes the first tensor, where it does.
-        row: the first row of the overload whose condition holds; ``None`` without one.
-        site: the place where the call is made, once it has been looked up.
-        notes: those of the forward calls whose backward makes the call, once looked up.
     """
 
     __slots__ = (
-        *("args", "arguments", "device_types", "kwargs", "launches_on", "name", "notes"),
-        *("overload", "row", "site", "tensors"),
+        *("args", "arguments", "device_types", "kwargs", "launches_on", "signature"),
+        "tensors",
     )
-
-    site: CallSite | None
-    notes: Sequence[Note] | None
-    row: Row | None
 
     def __init__(
         self,
-        overload: OverloadInfo,
+        signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pretend: str | None = None,
@@ -59,7 +44,6 @@ class Call:
     ) -> None:
         # Each listed call passes through here, most with one tensor: nothing is called that need
         # not be.
-        signature = overload.signature
         arguments = signature.positional(*args)
         if kwargs:
             arguments.update(kwargs)
@@ -91,30 +75,18 @@ class Call:
             traced = traced or made_on not in _LAUNCHING or "device" not in arguments
             launches_on = made_on
             device_types.add(pretend if pretend and made_on in ("cpu", "meta") else made_on)
-        self.overload = overload
-        self.name = overload.name
+        self.signature = signature
         self.args = args
         self.kwargs = kwargs
         self.arguments = arguments
         self.tensors = tensors
         self.device_types = device_types
         self.launches_on = None if traced else launches_on
-        self.site = self.notes = None
-        for row, holds in overload.chain:
-            if holds(self):
-                self.row = row
-                break
-        else:
-            self.row = None
 
     @property
     def func(self) -> torch._ops.OpOverload:
         """The overload that is called."""
-        return self.overload.func
-
-    def run(self) -> Any:
-        """Make the call by ATen."""
-        return self.overload.run(*self.args, **self.kwargs)
+        return self.signature.func
 
 
 _LAUNCHING = ("cpu", "cuda")

@@ -11,8 +11,8 @@ from programs import NAMESPACE, table_of
 
 from detmode import DeterministicMode, Substitute
 from detmode.mode.messages import alert_text
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import validate
-from detmode.table.overload_info import OverloadInfo
 
 OPERATORS = getattr(torch.ops, NAMESPACE)
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)

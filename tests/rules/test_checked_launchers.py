@@ -12,10 +12,10 @@ from selection import PROFILE, families, todays_share
 from torch import Tensor
 
 from detmode.cuda.rows import positions
+from detmode.mode.handled import Handled
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import run_validated, validate
 from detmode.rules import default_rules
-from detmode.table.call import Call
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
@@ -101,7 +101,7 @@ def calls_of(family: str) -> Iterator[tuple[str, Substitute, OverloadInfo, Given
             continue
         for overload in overloads(case.sample):
             for how, arguments in calls_like(overload.signature.bind((), given)):
-                row = Call(overload, (), arguments, "cuda").row
+                row = Handled(overload, (), arguments, "cuda").row
                 action = row.rule.action if row else None
                 if isinstance(action, Substitute) and action.checks:
                     what = f"{overload.name} ({case.sample.name}): {how}"

@@ -10,7 +10,7 @@ import torch
 from selection import every_case
 
 from detmode import DeterministicMode
-from detmode.process.arguments import Signature, signature_of
+from detmode.process.arguments import signature_of
 from detmode.rules import default_rules
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
@@ -66,7 +66,7 @@ def test_out(family: str) -> None:
     What is accepted has the bits of the functional operator.
     """
     for func, out, sample, dtype in written(family):
-        given = Signature(func).bind((), sample.arguments(dtype))
+        given = signature_of(func).bind((), sample.arguments(dtype))
         with DeterministicMode(simulate="cuda"):
             result = func(**given)
         expected = dict(
@@ -84,7 +84,7 @@ def test_out(family: str) -> None:
         for name, what in attempts:
             outcomes, native = [], {}
             for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
-                arguments = Signature(func).bind((), sample.arguments(dtype))
+                arguments = signature_of(func).bind((), sample.arguments(dtype))
                 arguments |= {each: torch.empty_like(tensor) for each, tensor in expected.items()}
                 if isinstance(what, str):
                     arguments[name] = arguments[what] = given[what].clone()
