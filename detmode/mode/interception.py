@@ -375,18 +375,12 @@ class Interception(CompiledInside):
                     result = call_natively(run, call.args, call.kwargs)
                 return result
             case "substitute" if call.launches_on is not None:
-                action = call.rule.action if call.rule is not None else None
-                assert isinstance(action, Substitute)
-                is_traced = call.overload.twin is not None
                 # Without an outer mode there is no observer.
                 seen_by = observer() if _count_modes() else None
                 if seen_by is None:
-                    if is_traced:
-                        return run_substitute(action, call.overload, call.arguments, is_traced)
-                    return run_validated(action, call.overload, call.arguments)
-                if not is_traced:
-                    validate(call.overload, call.arguments)
-                run = functools.partial(_substitute, call.overload, action)
+                    return run_validated(call)
+                validate(call)
+                run = functools.partial(_substitute, call.overload, call.substitute)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
