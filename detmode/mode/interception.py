@@ -20,7 +20,8 @@ from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
-from detmode.mode.overload_info import COMPOSITE, OverloadInfo, facts_of, is_elementwise
+from detmode.mode.options import means_unlisted
+from detmode.mode.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.mode.row_counter import RowCounter, remedy_for
 from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
 from detmode.process.arguments import SCALARS, tensors_in
@@ -47,8 +48,9 @@ from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call_site import Site
+from detmode.table.names import matches
 from detmode.table.rule import Substitute
-from detmode.table.rule_table import Row, RuleTable
+from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import SITE, original_of
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -412,6 +414,31 @@ class Interception(CompiledInside):
 
 # PyTorch has wrapped the method to do the same.
 Interception.__torch_dispatch__ = untraced(inspect.unwrap(Interception.__torch_dispatch__))  # type: ignore[method-assign]
+
+
+def facts_of(
+    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
+) -> OverloadInfo:
+    """Return the facts about an overload, with the rows and the override that apply to it."""
+    rows = table.get(func)
+    if rows and all(row.rule.allows for row in rows):
+        found = OverloadInfo(func)
+        found.hides_calls = False  # they say that it does not vary, with all that it calls
+        return found
+    found = OverloadInfo(func, rows)
+    reaches_backward = table.is_forward(func._schema.name) and not rows
+    for name, action in overrides.items():
+        if not matches(found.names, (name,)) or not (rows or means_unlisted(name)):
+            continue
+        # A forward without rows is named for its backward; that it runs is nothing to allow.
+        if not reaches_backward or action in ("warn", "error"):
+            found.override = action
+        return found
+    if rows:
+        forwards = [each for name in found.names for each in forwards_of(name)]
+        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
+        found.override = next(actions, None)
+    return found
 
 
 def _kind_of(cls: type) -> int:

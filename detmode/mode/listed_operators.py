@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from detmode.mode.interception import facts_of
 from detmode.mode.options import means_unlisted
-from detmode.mode.overload_info import COMPOSITE, facts_of
+from detmode.mode.overload_info import COMPOSITE
 from detmode.table.names import matches
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable, resolve

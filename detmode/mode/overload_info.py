@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from detmode.mode.options import means_unlisted
 from detmode.process.arguments import signature_of
 from detmode.process.dispatch import caller_of, is_foreign
-from detmode.table.names import matches, names_of, overload_name
-from detmode.table.rule_table import Row, RuleTable, forwards_of
+from detmode.table.names import names_of, overload_name
+from detmode.table.rule_table import Row
 from detmode.table.variants import variant_of
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -109,28 +107,3 @@ class OverloadInfo:
         has_kernel = self.func.has_kernel_for_dispatch_key
         generated = has_kernel(torch._C.DispatchKey.CompositeExplicitAutograd)
         return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
-
-
-def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
-) -> OverloadInfo:
-    """Return the facts about an overload, with the rows and the override that apply to it."""
-    rows = table.get(func)
-    if rows and all(row.rule.allows for row in rows):
-        overload = OverloadInfo(func)
-        overload.hides_calls = False  # they say that it does not vary, with all that it calls
-        return overload
-    overload = OverloadInfo(func, rows)
-    reaches_backward = table.is_forward(func._schema.name) and not rows
-    for name, action in overrides.items():
-        if not matches(overload.names, (name,)) or not (rows or means_unlisted(name)):
-            continue
-        # A forward without rows is named for its backward; that it runs is nothing to allow.
-        if not reaches_backward or action in ("warn", "error"):
-            overload.override = action
-        return overload
-    if rows:
-        forwards = [forward for name in overload.names for forward in forwards_of(name)]
-        actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
-        overload.override = next(actions, None)
-    return overload

@@ -15,7 +15,8 @@ from detmode.mode.audit.traffic import Floor
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
-from detmode.mode.overload_info import OverloadInfo, facts_of
+from detmode.mode.interception import facts_of
+from detmode.mode.overload_info import OverloadInfo
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import ReportRow
 from detmode.rules import families
