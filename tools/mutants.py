@@ -605,9 +605,13 @@ RUNS = (
 
 REPORTS = (
     *_of(
-        "detmode/reports/report.py",
+        "detmode/reports/report_row.py",
         "tests/mode/test_report.py",
         ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
+    ),
+    *_of(
+        "detmode/reports/report.py",
+        "tests/mode/test_report.py",
         (
             "(_NAMES.index(record.action), -record.count)",
             "(_NAMES.index(record.action), record.count)",

@@ -39,7 +39,8 @@ from detmode.process.threads import follow_threads
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.reports.page import plural
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 from detmode.sites.forward_memory import forward_memory
 from detmode.sites.module_path import ModulePaths
 from detmode.table.names import Overrides

@@ -17,7 +17,8 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
 from detmode.process.setting import is_flag_on
 from detmode.process.undo import Lock
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions

@@ -18,7 +18,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.interception import facts_of
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.torch_settings import deterministic_flag
-from detmode.reports.report import ReportRow
+from detmode.reports.report_row import ReportRow
 from detmode.rules import families
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
