@@ -6,32 +6,19 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import wrapt
 
-from detmode.environment.known import Value
+if TYPE_CHECKING:
+    from detmode.environment.lock.choices import Choices
 
-
-class Notes(Protocol):
-    """What notes choices, and may have them from a lock."""
-
-    def name_of(self, tuner: Any) -> str:
-        """Return the name of a kernel that Triton tunes."""
-
-    def locked(self, section: str, name: str) -> Value | None:
-        """Return the lock's choice, if it has one."""
-
-    def note(self, section: str, name: str, value: Value | None) -> None:
-        """Note a choice; ``None`` stands for one that timing is about to make."""
-
-
-_watching: list[Notes] = []
+_watching: list[Choices] = []
 """Those that note choices at the moment."""
 
 
 @contextmanager
-def watching(choices: Notes) -> Iterator[None]:
+def watching(choices: Choices) -> Iterator[None]:
     """Note what autotuners pick in the block."""
     _hook_in()
     _watching.append(choices)
