@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,20 @@ def test_no_circle():
         imports[module].discard(type_of)
     assert files.keys() >= set().union(*imports.values())
     graphlib.TopologicalSorter(imports).prepare()
+
+
+_OPERATOR = re.compile(r"(?!detmode::)\w+::\w+(\.\w+)?")
+
+
+def test_table_names_no_operator():
+    """What operators do stands in rows and in ``bits/effects.py``; detmode has two of its own."""
+    named = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} names {node.value}"
+        for path in sources("table")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and _OPERATOR.fullmatch(str(node.value))
+    ]
+    assert not named, "\n".join(named)
 
 
 def test_families_import_no_family():
