@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import deterministic_flag
-from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened
 from detmode.verify.claims import ClaimError, check_truth, compare_errors
@@ -40,7 +40,7 @@ def check_accuracy(case: Case, device: str) -> None:
     # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
     assigns = op in samples.assignments and not arguments.get("accumulate")
     truly: Callable[..., Any] = samples.compositions[op] if assigns else operator
-    bind = Signature(operator).bind
+    bind = signature_of(operator).bind
     try:
         with deterministic_flag(assigns):
             truth, scales = (tensors_of(truly(**bind((), each))) for each in (wide, magnitudes))

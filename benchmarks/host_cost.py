@@ -24,11 +24,11 @@ from detmode import DeterministicMode, cuda
 from detmode.bits import digest
 from detmode.cuda import launch
 from detmode.mode.decide import Decision
+from detmode.mode.handled import Handled
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
-from detmode.table.call import Call
-from detmode.table.overload_info import OverloadInfo
 
 OP = torch.ops.aten.index_add.default
 LAUNCHES = ("launch", "launch, bound", "launch, RawKernel")
@@ -55,8 +55,8 @@ def _own(rounds: int, calls: int) -> dict[str, Spread]:
     rows = default_rules().get(OP)
     overload = OverloadInfo(OP, rows)
 
-    def bound() -> Call:
-        return Call(overload, args, {}, "cuda")
+    def bound() -> Handled:
+        return Handled(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
     recorder = RowCounter(logging.getLogger("detmode"))

@@ -17,9 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from detmode import DeterministicMode
+from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
-from detmode.table.call import Signature
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker, Sample
@@ -297,7 +297,7 @@ def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[s
         ROUND_TRIP: Timed(round_trip, lambda: deterministic_flag(False)),
     }
     if composition is not None:
-        composed = partial(composition, **Signature(func).bind((), arguments))
+        composed = partial(composition, **signature_of(func).bind((), arguments))
         found[COMPOSED] = Timed(composed, lambda: deterministic_flag(True))
     return found
 

@@ -25,7 +25,8 @@ from .mode.torch_api import (
     use_deterministic_algorithms,
 )
 from .mode.warm import warm
-from .reports.report import Report, ReportRow
+from .reports.report import Report
+from .reports.report_row import ReportRow
 from .rules import default_rules
 from .runs.checkpoints import RecordedSavePlanner
 from .runs.comparison import Comparison

@@ -7,13 +7,13 @@ import torch
 from torch import distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import FLAG, deterministic_flag
 from detmode.process.undo import Undo
 from detmode.rules import default_rules, families
 from detmode.table import conditions
-from detmode.table.call import Call, Signature
+from detmode.table.call import Call
 from detmode.table.conditions import ALWAYS, COMPLEX, FLOATING, INTEGRAL, Condition
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import samples_of
 
@@ -22,7 +22,7 @@ X = torch.ones(3, 4)
 
 
 def call(func: Any, *args: Any, pretend: str | None = None, **kwargs: Any) -> Call:
-    return Call(OverloadInfo(func), args, kwargs, pretend)
+    return Call(signature_of(func), args, kwargs, pretend)
 
 
 def test_tensors_of_a_call():
@@ -63,11 +63,11 @@ def test_whatever_the_arguments_a_row_answers(name: str) -> None:
         func = resolve(op)
         if func is None:
             continue
-        given = Signature(func).bind((), sample.arguments(sample.dtypes[0]))
+        given = signature_of(func).bind((), sample.arguments(sample.dtypes[0]))
         for argument, value in given.items():
             odd = odd_tensors() if isinstance(value, torch.Tensor) else (-99, *range(8))
             for other in odd if isinstance(value, (torch.Tensor, int)) else ():
-                odd_call = Call(OverloadInfo(func), (), {**given, argument: other}, "cuda")
+                odd_call = Call(signature_of(func), (), {**given, argument: other}, "cuda")
                 for row in default_rules().get(func):
                     assert row.rule.when(odd_call) in (True, False)
 
@@ -299,7 +299,7 @@ def test_order_of_a_reduction(ranks: int) -> None:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            made = Call(OverloadInfo(func), args, kwargs or {})
+            made = Call(signature_of(func), args, kwargs or {})
             if "reduce" in str(func):
                 given = made.arguments["reduce_op"]
                 is_shown = isinstance(given, str) or hasattr(given, "op")

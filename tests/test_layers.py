@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 from pathlib import Path
 
 import pytest
@@ -35,16 +36,9 @@ TOP = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
 FOLDERS = sorted({path.parent.name for path in PACKAGE.glob("*/__init__.py")})
 
 
-def imported(path, *, for_types=True):
+def imported(path):
     """The modules of the package that a file imports, by full name, and the lines."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if not for_types:
-        tree.body = [
-            node
-            for node in tree.body
-            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-        ]
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -82,22 +76,46 @@ def test_imports_run_down(folder):
     assert not upward, "\n".join(upward)
 
 
-def test_no_circle():
-    """No module imports, at once or inside a function, one that imports it in the end.
+NAMED_ONLY = {
+    "detmode.mode.levels": "detmode.mode.deterministic_mode",
+    "detmode.mode.listed": "detmode.mode.deterministic_mode",
+    "detmode.mode.other_threads": "detmode.mode.deterministic_mode",
+    "detmode.mode.recheck": "detmode.mode.deterministic_mode",
+    "detmode.mode.sampling": "detmode.mode.deterministic_mode",
+    "detmode.environment.lock.autotuners": "detmode.environment.lock.choices",
+}
+"""The modules that import another one for a type, and are imported by it; there are no more."""
 
-    Types may name one another: what is imported for them alone is never run.
-    """
+
+def test_no_circle():
+    """No module imports one that imports it in the end: inside no function, nor for types."""
     files = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         files[".".join(parts).removesuffix(".__init__")] = path
     imports = {}
     for module, path in files.items():
-        names = [name for name, _ in imported(path, for_types=False)]
+        names = [name for name, _ in imported(path)]
         known = {name if name in files else name.rpartition(".")[0] for name in names}
         imports[module] = known - {module}
+    for module, type_of in NAMED_ONLY.items():
+        imports[module].discard(type_of)
     assert files.keys() >= set().union(*imports.values())
     graphlib.TopologicalSorter(imports).prepare()
+
+
+_OPERATOR = re.compile(r"(?!detmode::)\w+::\w+(\.\w+)?")
+
+
+def test_table_names_no_operator():
+    """What operators do stands in rows and in ``bits/effects.py``; detmode has two of its own."""
+    named = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} names {node.value}"
+        for path in sources("table")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and _OPERATOR.fullmatch(str(node.value))
+    ]
+    assert not named, "\n".join(named)
 
 
 def test_families_import_no_family():

@@ -12,7 +12,8 @@ import torch
 import torch._inductor.output_code  # loaded by recordings
 
 import detmode.testing.suite
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 from detmode.testing import baseline, pytest_plugin
 
 _calls = itertools.count()

@@ -557,7 +557,7 @@ MODE = (
         ("if CUDNN_BENCHMARK.chosen():", "if False:"),
     ),
     *_of(
-        "detmode/table/overload_info.py",
+        "detmode/mode/overload_info.py",
         "tests/mode/test_views.py",
         ('and func.namespace == "aten"', ""),
     ),
@@ -605,9 +605,13 @@ RUNS = (
 
 REPORTS = (
     *_of(
-        "detmode/reports/report.py",
+        "detmode/reports/report_row.py",
         "tests/mode/test_report.py",
         ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
+    ),
+    *_of(
+        "detmode/reports/report.py",
+        "tests/mode/test_report.py",
         (
             "(_NAMES.index(record.action), -record.count)",
             "(_NAMES.index(record.action), record.count)",

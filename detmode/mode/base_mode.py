@@ -12,13 +12,14 @@ import torch
 
 from detmode.mode.decide import Decision, Policy, decide
 from detmode.mode.detours import Detours
+from detmode.mode.handled import Handled
 from detmode.mode.options import means_unlisted
+from detmode.mode.overload_info import OverloadInfo, is_elementwise
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
-from detmode.table.call import Call, tensors_in
 from detmode.table.names import matches
-from detmode.table.overload_info import OverloadInfo, is_elementwise
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import original_of
 
@@ -142,7 +143,7 @@ class BaseMode(CompiledInside):
             self.say_once(decision.unavailable, f"no substitutes here: {decision.unavailable}")
         return decision
 
-    def may_go_on(self, call: Call) -> bool:
+    def may_go_on(self, call: Handled) -> bool:
         """Return whether a call that would raise may run, because a suite's baseline has it."""
         return False
 

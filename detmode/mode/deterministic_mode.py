@@ -23,6 +23,7 @@ from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
 from detmode.mode.detours import Detours
+from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
@@ -35,8 +36,8 @@ from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
 from detmode.reports.page import plural
-from detmode.reports.report import Report, ReportRow
-from detmode.table.call import Call
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 from detmode.table.names import Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
@@ -323,7 +324,7 @@ class DeterministicMode(BaseMode):
         overload = self.overload_info(func)
         if overload is None or overload.composite:
             return None
-        row = Call(overload, args, kwargs, self.simulate, False).row
+        row = Handled(overload, args, kwargs, self.simulate, False).row
         return None if row is None or row.rule.allows else overload.name
 
 

@@ -15,9 +15,12 @@ from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Decision, launcher_missing
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
+from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
+from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.row_counter import remedy_for
 from detmode.mode.substitution import run_substitute, run_validated, validate
+from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.dispatch import (
     CONJUGATE,
     NEGATIVE,
@@ -40,9 +43,7 @@ from detmode.sites.forward_memory import forward_memory
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
-from detmode.table.call import SCALARS, Call, tensors_in
 from detmode.table.call_site import Site
-from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.twins import SITE
 
@@ -179,7 +180,7 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
-        call = Call(overload, args, kwargs, self._simulate, traced)
+        call = Handled(overload, args, kwargs, self._simulate, traced)
         if site is not None:
             call.site, outer, call.name = site_from(site, self.memory.caller())
             self.counter.paths.own_lines.setdefault(call.site.site.text, outer)
@@ -189,7 +190,7 @@ class Interception(CompiledInside):
                     if torch.is_grad_enabled():
                         self.memory.remember_call(call, self.counter.paths)
                     break
-        rule = call.row.rule if call.row else None
+        rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
             return self._run_foreign(call) if overload.hides_calls else call.run()
@@ -217,7 +218,7 @@ class Interception(CompiledInside):
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
-    def _count_varying(self, call: Call, decision: Decision) -> Decision:
+    def _count_varying(self, call: Handled, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""
         if decision.action == "error" and self.mode.may_go_on(call):
             decision = replace(decision, action="warn")
@@ -243,7 +244,7 @@ class Interception(CompiledInside):
                     return overload.func(*args, **kwargs)
         return self._run_kernel(overload.func, COMPOSITE, *args, **kwargs)
 
-    def _run_foreign(self, call: Call) -> Any:
+    def _run_foreign(self, call: Handled) -> Any:
         """Make a call of another library's operator: the mode receives what its kernel calls."""
         func = call.func
         if self.memory.had_regions and self.memory.allows(call):
@@ -276,7 +277,7 @@ class Interception(CompiledInside):
         with acting(self), autocast_inside(func), traced_inside(func):
             return func._op_dk(key, *args, **kwargs)
 
-    def perform(self, call: Call, decision: Decision) -> Any:
+    def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.
 
         Returns:
@@ -290,30 +291,23 @@ class Interception(CompiledInside):
                     result = call_native(run, call.args, call.kwargs)
                 return result
             case "substitute" if call.launches_on is not None:
-                assert call.row is not None
-                action = call.row.rule.action
-                assert isinstance(action, Substitute)
-                is_traced = call.overload.twin is not None
                 # Without an outer mode there is no observer.
                 seen_by = observer() if _count_modes() else None
                 if seen_by is None:
-                    if is_traced:
-                        return run_substitute(action, call.overload, call.arguments, is_traced)
-                    return run_validated(action, call.overload, call.arguments)
-                if not is_traced:
-                    validate(call.overload, call.arguments)
-                run = functools.partial(_substitute, call.overload, action)
+                    return run_validated(call)
+                validate(call)
+                run = functools.partial(_substitute, call.overload, call.substitute)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
                 # own would repeat it at every call.
                 return deterministic_flag(False).around(call.run)
 
-    def _tell(self, call: Call, decision: Decision) -> None:
+    def _tell(self, call: Handled, decision: Decision) -> None:
         """Raise or warn about a call that may vary, with all that the user needs to know."""
         assert call.site is not None
         overload, (site, module) = call.overload, call.site
-        rule, warned = call.row.rule if call.row else None, decision.action == "warn"
+        rule, warned = call.rule, decision.action == "warn"
         alert = rule.alert_for(overload.variant) if rule and is_flag_on() else None
         if alert is not None:
             text = messages.alert_text(alert, warn=warned)

@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.interception import Interception
+from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import carried, carry
 from detmode.process.threads import Follower, follow_threads
 from detmode.process.undo import Undo
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
-from detmode.table.overload_info import OverloadInfo
 
 _LEVELS = "detmode.levels"
 _is_kept, _get = torch._C._is_key_in_tls, torch._C._get_obj_in_tls

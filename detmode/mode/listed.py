@@ -29,6 +29,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
 from detmode.mode.base_mode import BaseMode
+from detmode.mode.handled import Handled
 from detmode.mode.interception import warn_at
 from detmode.mode.levels import Level, innermost
 from detmode.mode.listed_operators import (
@@ -41,6 +42,7 @@ from detmode.mode.listed_operators import (
     libraries,
     places,
 )
+from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.substitution import on_host
 from detmode.process.dispatch import (
     CONJUGATE,
@@ -55,9 +57,7 @@ from detmode.process.dispatch import (
 from detmode.process.undo import Lock, Undo
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
-from detmode.table.call import Call
 from detmode.table.call_site import Site
-from detmode.table.overload_info import COMPOSITE, OverloadInfo
 from detmode.table.rule_table import resolve
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -315,7 +315,7 @@ def _note(
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        call = Call(overload, args, kwargs, level.mode.simulate)
+        call = Handled(overload, args, kwargs, level.mode.simulate)
         level.memory.remember_call(call, level.counter.paths, number)
 
 

@@ -17,8 +17,8 @@ import torch
 
 from detmode.mode.base_mode import facts_of
 from detmode.mode.options import means_unlisted
+from detmode.mode.overload_info import COMPOSITE
 from detmode.table.names import matches
-from detmode.table.overload_info import COMPOSITE
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable, resolve
 from detmode.table.variants import variant_of

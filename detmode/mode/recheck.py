@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 
 from detmode.bits.digest_batches import Digests
+from detmode.bits.effects import effects_of
+from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
+from detmode.bits.snapshot import CannotCopyError
 from detmode.bits.tensors import (
     as_bytes,
     form_of,
@@ -27,18 +30,17 @@ from detmode.bits.tensors import (
     is_strided,
     to_digest,
 )
+from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.messages import with_place
-from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
-from detmode.mode.repetition.snapshot import CannotCopyError
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampling import Run, SampledCalls, rank
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.undo import Lock
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
-from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import CallSite
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -133,13 +135,13 @@ class _Sampled:
             memory.had_regions and memory.allows(self._intercepted())
         ):
             return "allowed"
-        return why_not(self.overload, tensors_in(values), values)
+        return why_not(effects_of(self.overload.func), tensors_in(values), values)
 
     def data_of(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> dict[str, Tensor]:
         """Return what the call gave: its results, and what it wrote."""
-        return data_of(self.overload, args, kwargs, result, written_alone=True)
+        return data_of(effects_of(self.overload.func), args, kwargs, result, written_alone=True)
 
     def made_twice(self, pairs: list[_Pair]) -> _MadeTwice:
         """Return what is to be told of the call if digests differ."""
@@ -153,9 +155,9 @@ class _Sampled:
         rule = f"{row.family}, {type(row.rule.action).__name__.lower()}" if row else None
         return _MadeTwice(call.name, self.number, call.site, rule, pairs)
 
-    def _intercepted(self) -> Call:
+    def _intercepted(self) -> Handled:
         kwargs = {name: value for name, value in self.kwargs.items() if name != SITE}
-        return Call(self.overload, self.args, kwargs, self.level.mode.simulate)
+        return Handled(self.overload, self.args, kwargs, self.level.mode.simulate)
 
 
 class Recheck:
@@ -229,7 +231,7 @@ class Recheck:
         reason = reason or call.why_not()
         if reason is None:
             try:
-                start = StartingState(overload, args, kwargs, written_alone=True)
+                start = StartingState(effects_of(overload.func), args, kwargs, written_alone=True)
             except (CannotCopyError, RuntimeError) as error:
                 reason = f"not copied: {error!r}"
         if reason is not None:
@@ -253,7 +255,7 @@ class Recheck:
         known = self._overloads.get(func)
         if known is None:
             overload = level.mode.overload_info(func) or OverloadInfo(func)
-            known = self._overloads[func] = overload, why_never(overload)
+            known = self._overloads[func] = overload, why_never(effects_of(overload.func))
         return known
 
     def _make_again(

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from detmode.mode.decide import Decision
+from detmode.mode.handled import Handled
 from detmode.process.setting import is_flag_on
 from detmode.process.undo import Lock
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions
-from detmode.table.call import Call
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
@@ -160,7 +161,7 @@ class RowCounter:
         """Note the types of the devices of a call."""
         self.devices.update(_DEVICES.intersection(devices))
 
-    def count(self, call: Call, decision: Decision) -> bool:
+    def count(self, call: Handled, decision: Decision) -> bool:
         """Count the call in the row of its overload, action and site; return whether it is new."""
         site, module = call.site  # type: ignore[misc]  # it has been looked up
         calls = self._calls.get((call.name, decision.action, site.text, module))
@@ -183,12 +184,12 @@ class RowCounter:
             self._log(call, decision, calls.row)
         return is_new
 
-    def _begin(self, call: Call, decision: Decision) -> tuple[ModuleCalls, bool]:
+    def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
         assert call.site is not None
         self.meet(tensor.device.type for tensor in call.tensors)
         action, (site, module) = decision.action, call.site
-        rule = call.row.rule if call.row else None
+        rule = call.rule
         made = ReportRow(
             overload=call.name,
             family=call.row.family if call.row else None,
@@ -206,7 +207,7 @@ class RowCounter:
         row = self._rows.setdefault(made.line, made)
         return self._calls.setdefault((*row.line, module), ModuleCalls(row, module)), row is made
 
-    def _log(self, call: Call, decision: Decision, record: ReportRow) -> None:
+    def _log(self, call: Handled, decision: Decision, record: ReportRow) -> None:
         logged = sum(calls.count for calls in list(self._calls.values()) if calls.row is record)
         if logged > _NOTED:
             return
@@ -242,9 +243,9 @@ def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
     return replace(row, count=sum(calls.count for calls in parts), modules=modules)
 
 
-def remedy_for(call: Call, decision: Decision) -> str | None:
+def remedy_for(call: Handled, decision: Decision) -> str | None:
     """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
-    rule = call.row.rule if call.row else None
+    rule = call.rule
     name, overridden = call.func._schema.name, decision.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
     if decision.action == "allow":

@@ -18,9 +18,9 @@ from torch import distributed
 from detmode.bits.tensors import is_foreign
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.levels import Level
+from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import trace_paused, untrace_dispatch, with_tensors
 from detmode.process.rank import rank_of
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.

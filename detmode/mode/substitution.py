@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.mode.handled import Handled
+from detmode.mode.overload_info import OverloadInfo
+from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
-from detmode.table.call import SCALARS, tensors_in
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -39,25 +40,28 @@ _ABOUT_META_FUNCTIONS = ("values to unpack", "Expected a cuda device")
 launcher checks it."""
 
 
-def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
-    """Raise the error that ATen raises for these arguments, before a substitute runs in its place.
+def validate(call: Handled) -> None:
+    """Raise the error that ATen raises for a call, before a substitute runs in its place.
 
     ATen's own checks run on meta tensors of the same shapes, strides and dtypes; what passed once
-    is remembered by them. Of a sparse tensor or a TorchScript object, the launcher checks all.
+    is remembered by them. Of a sparse tensor or a TorchScript object, the launcher checks all. The
+    calls of compiled code were checked as it was traced.
 
     Raises:
         Exception: ATen's, with its own type and words.
     """
+    if call.overload.twin is not None:
+        return
     # What runs an overload is hashed sooner than the overload itself, which is in Python.
-    key = (overload.run, _shapes_of(arguments.values()))
+    key = (call.overload.run, _shapes_of(call.arguments.values()))
     if _SPARSE in key[1] or key in _valid:
         return
-    outputs = overload.out_names
+    outputs = call.signature.out_names
     # Without a meta kernel, or where one would need the data, the launcher checks.
     with torch._C._DisableTorchDispatch(), suppress(NotImplementedError):
-        metas = {name: _to_meta(value, name in outputs) for name, value in arguments.items()}
+        metas = {name: _to_meta(value, name in outputs) for name, value in call.arguments.items()}
         try:
-            _run_shape_function(overload.func, metas)
+            _run_shape_function(call.func, metas)
         except AssertionError as error:
             # Older meta functions assert what ATen's kernels check.
             kind = IndexError if "out of bounds" in str(error) else RuntimeError
@@ -126,17 +130,18 @@ def _to_meta(value: Any, is_output: bool = False) -> Any:
     return value
 
 
-def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
-    """Call a substitute as :func:`run_substitute` does, for arguments that ATen accepts.
+def run_validated(call: Handled) -> Any:
+    """Make a call by its substitute, as :func:`run_substitute` does, if ATen accepts the arguments.
 
     Raises:
         Exception: ATen's, with its own type and words, for others.
     """
+    action, overload, arguments = call.substitute, call.overload, call.arguments
     # A result that is delivered afterwards may not fit: there the launcher comes too early.
     if not action.raises_like_aten or not (
         overload.variant == "functional" or (overload.variant == "inplace" and action.takes_out)
     ):
-        validate(overload, arguments)
+        validate(call)
         return run_substitute(action, overload, arguments)
     try:
         return run_substitute(action, overload, arguments)
@@ -144,19 +149,14 @@ def run_validated(action: Substitute, overload: OverloadInfo, arguments: dict[st
         refused = error
     try:
         # Of what both refuse, the words are ATen's.
-        validate(overload, arguments)
+        validate(call)
         raise refused
     finally:
         # The error has this frame, which would keep it and its tensors alive.
         del refused
 
 
-def run_substitute(
-    action: Substitute,
-    overload: OverloadInfo,
-    arguments: dict[str, Any],
-    is_traced: bool = False,
-) -> Any:
+def run_substitute(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
     """Call a substitute for an overload and deliver the result as the variant does.
 
     Args:
@@ -164,9 +164,6 @@ def run_substitute(
             ``out`` if it has that keyword.
         overload: the overload that was called.
         arguments: the arguments by schema name, including ``out`` arguments.
-        is_traced: true for a call of compiled code, which writes in place only where no input
-            shares the memory; shapes and dtypes were checked as it was traced, as
-            :func:`validate` checks them.
 
     Raises:
         RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
@@ -176,12 +173,13 @@ def run_substitute(
     if variant == "functional":
         return function(**arguments)
     func = overload.func
-    names = overload.out_names or ("self",)
+    names = overload.signature.out_names or ("self",)
     target = arguments[names[0]]
     if arguments.get("dtype", ...) is None:
         # Reductions and scans use the dtype of the tensor that they write.
         arguments = {**arguments, "dtype": target.dtype}
-    if not is_traced and overload.forbids_overlap:
+    # Compiled code writes in place only where no input shares the memory.
+    if overload.twin is None and overload.forbids_overlap:
         _check_no_overlap(target, arguments, names)
     if variant == "inplace":
         _check_written(target)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
 from detmode.process.checked import checked
 from detmode.process.rank import named, written
-from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
+from detmode.reports.report_row import ReportRow
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import is_wider, painted, paragraphs, table
 from detmode.reports.timeline import timeline_of
@@ -61,64 +61,6 @@ _OPTIONAL = {
 """Those that not every report has."""
 
 _RECHECKED = frozenset(("rate", "calls", "sampled", "made_twice", "differing"))
-
-
-@dataclass
-class ReportRow:
-    """One row: the calls of one overload with one action at one site.
-
-    Args:
-        overload: ``"aten::put_.default"``.
-        family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only
-            an override or an allow region applied.
-        action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
-        guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
-        alert: PyTorch's caller name, or ``None``.
-        count: the number of calls.
-        site: "file:line" of the user's code; for a backward operator, of the forward call.
-        module: the ``nn.Module`` path of those calls, or ``None``; where they have several, a
-            pattern, in which ``*`` stands for one name: ``"Net.layers.*"``.
-        modules: the number of calls of each path; calls in no module are in none.
-        because: the reason why ATen's result varies, or does not.
-        remedy: advice on the row; ``None`` if nothing needs to be done.
-        outer_site: "file:line" of the program's own line, outside installed packages, that led to
-            the first call at ``site``; for a backward operator, to the forward call.
-        ranks: the ranks of a distributed run whose calls these are; empty for one process, and for
-            the calls of a process that has started the ranks.
-    """
-
-    overload: str
-    family: str | None
-    action: str
-    guarantee: str | None
-    alert: str | None
-    count: int
-    site: str
-    module: str | None
-    modules: dict[str, int] = field(default_factory=dict)
-    because: str | None = None
-    remedy: str | None = None
-    outer_site: str | None = None
-    ranks: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.module, self.modules = agreed(self.module, self.modules, self.count)
-        self.ranks = list(self.ranks)
-
-    @property
-    def line(self) -> tuple[str, str, str]:
-        """Return what no two rows of a report share: the overload, the action and the site."""
-        return self.overload, self.action, self.site
-
-    @property
-    def varies(self) -> bool:
-        """True if the calls may vary between runs, because nothing guarantees their bits."""
-        return self.guarantee is None
-
-    @property
-    def fills_memory(self) -> bool:
-        """True if the calls only fill new memory, with the same bits on any GPU."""
-        return self.family == "uninitialized_memory" and not self.varies
 
 
 _FIELDS = tuple(each.name for each in fields(ReportRow))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detmode.process.rank import named
 from detmode.reports.page import plural
-
-if TYPE_CHECKING:
-    from detmode.reports.report import ReportRow
+from detmode.reports.report_row import ReportRow
 
 DETERMINISTIC = "deterministic on this GPU model with this software: every call met is covered"
 UNCOUNTED = "unlisted calls, and those left to PyTorch's flag, were not counted"

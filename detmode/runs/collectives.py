@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 
-from detmode.table.overload_info import OverloadInfo
+from detmode.bits.effects import Effects
 
 _PEERS = {
     "c10d::send": ("dst", True),
@@ -99,14 +99,14 @@ class CollectiveNumbers:
         self._counts: Counter[tuple[Any, ...]] = Counter()
 
     def of(
-        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Collective | None:
         """Return the identity of a call; ``None`` if its group cannot be told."""
-        arguments = overload.signature.bind(args, kwargs)
+        arguments = effects.signature.bind(args, kwargs)
         found = _process_group(arguments.get("process_group", arguments.get("group_name")))
         if found is None:
             return None
-        group, peers = _described(found), _peers(overload, arguments, found.rank())
+        group, peers = _described(found), _peers(effects, arguments, found.rank())
         number = self._counts[group, peers]
         self._counts[group, peers] += 1
         return Collective(group, number, peers)
@@ -153,8 +153,8 @@ def _described(group: Any) -> GroupIdentity:
     return GroupIdentity(group.group_name, group.group_desc, backend, tuple(ranks))
 
 
-def _peers(overload: OverloadInfo, arguments: dict[str, Any], rank: int) -> tuple[int, ...]:
-    name, sends = _PEERS.get(overload.func._schema.name, (None, None))
+def _peers(effects: Effects, arguments: dict[str, Any], rank: int) -> tuple[int, ...]:
+    name, sends = _PEERS.get(effects.func._schema.name, (None, None))
     if sends is None:
         return ()
     peer = ANY if name is None else arguments[name]

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from detmode.bits.effects import AROUND
 from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import Effort, align
@@ -36,8 +37,6 @@ from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
 _SEVEREST_FIRST = tuple(group.name for group in GROUPS)
 _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
-_AROUND = ("aten::as_strided", "aten::set_", "aten::resize_", "aten::_resize_output_")
-"""The beginnings of the names of operators that show more memory than their inputs cover."""
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
@@ -314,6 +313,6 @@ def _kind_of_results(call: TraceCall) -> str:
     """Return how a call comes to give two results of the same inputs."""
     if call.reads_uninitialized:
         return "uninitialized"
-    if call.overload.startswith(_AROUND):
+    if call.overload.startswith(AROUND):
         return "inputs"
     return "graph" if call.overload.startswith(GRAPH) else "outputs"

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from detmode.bits.effects import Effects
 from detmode.bits.tensors import is_strided
 from detmode.process.dispatch import without_modes
 from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer
-from detmode.table.overload_info import OverloadInfo
 
 DEFINED, PARTLY, UNDEFINED = range(3)
 """The content of a tensor: all of it is known to mean something, some of it, or none."""
@@ -235,7 +235,7 @@ class Memory:
             if end == storage.nbytes() and storage.device.type in ("cpu", "cuda"):
                 block.marks.append(Mark(storage, begin, end, storage.device))
 
-    def read_by(self, overload: OverloadInfo, inputs: list[Tensor], written: list[Tensor]) -> int:
+    def read_by(self, effects: Effects, inputs: list[Tensor], written: list[Tensor]) -> int:
         """Return the content of what a call about to be made reads.
 
         If that is undefined, so are its results.
@@ -243,20 +243,19 @@ class Memory:
         Of a call with lists of tensors nobody knows which of its results come from which of them:
         they are undefined where all that it reads is.
         """
-        if not self._blocks or overload.reads_no_data or overload.aliases or overload.rebinds:
+        if not self._blocks or effects.reads_no_data or effects.aliases or effects.rebinds:
             return DEFINED
-        if not overload.pointwise:
+        if not effects.pointwise:
             # What they held before is overwritten.
             inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
-        is_atens = overload.func.namespace == "aten"
-        self.look(inputs, takes_off=is_atens)
-        if is_atens or overload.asynchronous:
+        self.look(inputs, takes_off=effects.is_atens)
+        if effects.is_atens or effects.asynchronous:
             # A collective goes on writing when its call has returned: nothing is put back then.
             self._make_way(written)
-        if overload.asynchronous:
+        if effects.asynchronous:
             return DEFINED
         contents = [self._content_of_result(tensor) for tensor in filter(is_strided, inputs)]
-        if UNDEFINED in contents and (not overload.has_lists or set(contents) == {UNDEFINED}):
+        if UNDEFINED in contents and (not effects.has_lists or set(contents) == {UNDEFINED}):
             return UNDEFINED
         return PARTLY if any(contents) else DEFINED
 
@@ -289,7 +288,7 @@ class Memory:
 
     def called(
         self,
-        overload: OverloadInfo,
+        effects: Effects,
         inputs: list[Tensor],
         written: list[Tensor],
         fresh: list[Tensor],
@@ -298,13 +297,13 @@ class Memory:
         """Note what a call has written.
 
         Args:
-            overload: its overload, which does not allocate.
+            effects: those of its overload, which does not allocate.
             inputs: the tensors that it may have read.
             written: the arguments that it has written.
             fresh: the results in memory of their own.
             undefined: whether :meth:`read_by` said so before the call.
         """
-        if overload.rebinds:
+        if effects.rebinds:
             return  # it writes no bytes
         if undefined:
             self.allocated(fresh)
@@ -315,22 +314,22 @@ class Memory:
         elif self._blocks:
             self.written(fresh)
             # What was undefined in the place of an element stays so.
-            if not overload.pointwise:
+            if not effects.pointwise:
                 self.written(written)
             else:
                 self.written(each for each in written if not any(each is i for i in inputs))
 
-    def spread(self, overload: OverloadInfo, inputs: list[Tensor], results: list[Tensor]) -> bool:
+    def spread(self, effects: Effects, inputs: list[Tensor], results: list[Tensor]) -> bool:
         """Note which elements of an elementwise call's results come from undefined ones.
 
         Returns:
             False if it is no such call, or if they are in too many pieces to follow.
         """
-        if not overload.elementwise or overload.has_lists:
+        if not effects.elementwise or effects.has_lists:
             return False
         results = [*filter(is_strided, results)]
         # What a copy overwrites it does not read.
-        read = filter(is_strided, inputs[1:] if overload.copies else inputs)
+        read = filter(is_strided, inputs[1:] if effects.copies else inputs)
         partly = [each for each in read if each.untyped_storage()._cdata in self._blocks]
         if any(each.numel() > _MOST_ELEMENTS for each in results):
             return False

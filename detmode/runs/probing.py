@@ -13,20 +13,21 @@ from torch import Tensor
 
 from detmode.bits.difference import Difference, difference, largest_of
 from detmode.bits.disturbance import Disturbance
+from detmode.bits.effects import Effects, effects_of
+from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
+from detmode.bits.snapshot import CannotCopyError
 from detmode.bits.tensors import has_data
 from detmode.mode.options import check_operator
-from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
-from detmode.mode.repetition.snapshot import CannotCopyError
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
 from detmode.runs.graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.sites.observers import repeated
-from detmode.table.call import Call, tensors_in
+from detmode.table.call import Call
 from detmode.table.call_site import CallSite
-from detmode.table.names import matches, names_of
-from detmode.table.overload_info import OverloadInfo
+from detmode.table.names import matches, names_of, overload_name
 
 _logger = logging.getLogger("detmode")
 
@@ -34,11 +35,16 @@ _logger = logging.getLogger("detmode")
 class _Probed(NamedTuple):
     """A call, which ``run(*args, **kwargs)`` makes."""
 
-    overload: OverloadInfo
+    effects: Effects
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     run: Callable[..., Any]
     place: CallSite
+
+    @property
+    def name(self) -> str:
+        """The name of the overload."""
+        return overload_name(self.effects.func)
 
 
 class Probe(RunObserver):
@@ -72,7 +78,7 @@ class Probe(RunObserver):
                     f"skip: {name!r} must be an operator such as 'aten::histc', or a glob"
                 )
             check_operator("skip", name)
-        self._overloads: dict[Any, tuple[OverloadInfo, str | None]] = {}
+        self._overloads: dict[Any, tuple[Effects, str | None]] = {}
         self._disturbance = Disturbance()
         self._probed = 0
         self._passed_over: Counter[tuple[str, str]] = Counter()
@@ -109,12 +115,12 @@ class Probe(RunObserver):
             known = self._overloads.get(func)
             if known is None:
                 known = self._overloads[func] = self._facts_of(func)
-            overload, reason = known
+            effects, reason = known
             place = place or self._places.of_call(inputs)
-            call = _Probed(overload, args, kwargs, run, place)
-            reason = reason or why_not(overload, inputs, values)
+            call = _Probed(effects, args, kwargs, run, place)
+            reason = reason or why_not(effects, inputs, values)
             if reason is not None:
-                self._pass_over(call.overload.name, reason)
+                self._pass_over(call.name, reason)
         if reason is not None:
             # Without the lock: a collective may wait for a call of another thread.
             return run(*args, **kwargs)
@@ -126,24 +132,24 @@ class Probe(RunObserver):
             self._pass_over(graph.name, "compiled graphs")
         return run(inputs)
 
-    def _facts_of(self, func: torch._ops.OpOverload) -> tuple[OverloadInfo, str | None]:
-        """Return the facts about an overload, and the reason why its calls are not probed."""
-        overload = OverloadInfo(func)
+    def _facts_of(self, func: torch._ops.OpOverload) -> tuple[Effects, str | None]:
+        """Return the effects of an overload, and the reason why its calls are not probed."""
+        effects = effects_of(func)
         is_skipped = matches(names_of(func, ()), self._skip)
-        return overload, "skipped" if is_skipped else why_never(overload)
+        return effects, "skipped" if is_skipped else why_never(effects)
 
     def _probe(self, call: _Probed) -> Any:
         """Make a call, and repeat it if possible."""
         try:
-            start = StartingState(call.overload, call.args, call.kwargs)
+            start = StartingState(call.effects, call.args, call.kwargs)
         except (CannotCopyError, RuntimeError) as error:
-            _logger.debug("%s is not copied: %r", call.overload.name, error)
-            self._pass_over(call.overload.name, "not copied")
+            _logger.debug("%s is not copied: %r", call.name, error)
+            self._pass_over(call.name, "not copied")
             return call.run(*call.args, **call.kwargs)
         try:
             result = call.run(*call.args, **call.kwargs)
         except BaseException:
-            self._pass_over(call.overload.name, "raised")
+            self._pass_over(call.name, "raised")
             raise
         try:
             self._repeat(call, result, start)
@@ -153,11 +159,11 @@ class Probe(RunObserver):
 
     def _repeat(self, call: _Probed, result: Any, start: StartingState) -> None:
         """Repeat a call that was made, and count it."""
-        expected = data_of(call.overload, call.args, call.kwargs, result)
+        expected = data_of(call.effects, call.args, call.kwargs, result)
         if not expected:
-            return self._pass_over(call.overload.name, "no outputs")
+            return self._pass_over(call.name, "no outputs")
         if any(not has_data(tensor) for tensor in expected.values()):
-            return self._pass_over(call.overload.name, "no data")
+            return self._pass_over(call.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
         found: dict[str, Difference] = {}
         conditions: dict[str, None] = {}
@@ -170,11 +176,11 @@ class Probe(RunObserver):
                 start.check()
                 on_host |= "schedule" in names
                 with without_modes():
-                    differing = _compare(expected, data_of(call.overload, args, kwargs, result))
+                    differing = _compare(expected, data_of(call.effects, args, kwargs, result))
             except Exception as error:
-                _logger.debug("%s is not repeated: %r", call.overload.name, error)
+                _logger.debug("%s is not repeated: %r", call.name, error)
                 if not found:
-                    return self._pass_over(call.overload.name, "not repeated")
+                    return self._pass_over(call.name, "not repeated")
                 break
             if differing:
                 conditions.update(dict.fromkeys(names))
@@ -186,7 +192,7 @@ class Probe(RunObserver):
         self, call: _Probed, found: dict[str, Difference], conditions: tuple[str, ...]
     ) -> None:
         site, module = call.place.site.text, call.place.module
-        key = (call.overload.name, site)
+        key = (call.name, site)
         self._probed += 1
         self._counts[key] += 1
         if not found:
@@ -195,7 +201,7 @@ class Probe(RunObserver):
         if row is None:
             with without_modes():
                 family, action = _rule_of(call)
-            row = ProbeRow(call.overload.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
+            row = ProbeRow(call.name, 0, 0, (), (), 0, 0.0, site, None, family, action)
             self._rows[key] = row
         row.varied += 1
         if module is not None:
@@ -258,8 +264,6 @@ def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
     """Return the family and the action of the table's row for a call on CUDA."""
-    func = probed.overload.func
-    row = Call(
-        OverloadInfo(func, default_rules().get(func)), probed.args, probed.kwargs, "cuda"
-    ).row
+    call = Call(probed.effects.signature, probed.args, probed.kwargs, "cuda")
+    row = default_rules().row_of(call)
     return (row.family, type(row.rule.action).__name__.lower()) if row else (None, None)

@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -20,10 +19,12 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from detmode.bits.digest_batches import Digests
+from detmode.bits.effects import effects_of
 from detmode.bits.tensors import bytes_of, form_of, is_capturing, is_strided, to_digest
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
@@ -38,9 +39,8 @@ from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError, partly_uninitialized
 from detmode.runs.trace_writer import Writer
-from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
-from detmode.table.overload_info import OverloadInfo
+from detmode.table.names import overload_name
 
 NO_DUMP = "detmode.record: no dump of"
 """The beginning of the warning that a call of ``dump`` was not written."""
@@ -104,7 +104,6 @@ class record(RunObserver):
         self._digests = Digests()
         self._forms: dict[Any, int] = {}
         self._collectives = CollectiveNumbers()
-        self._info = cache(OverloadInfo)
         self._memory = Memory()
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
@@ -225,31 +224,31 @@ class record(RunObserver):
         if _is_received():
             return run(*args, **kwargs)
         with self._lock:
-            overload = self._info(func)
-            inputs, written = overload.read(args, kwargs), overload.written(args, kwargs)
-            if overload.takes_storages:
+            effects, name = effects_of(func), overload_name(func)
+            inputs, written = effects.read(args, kwargs), effects.written(args, kwargs)
+            if effects.takes_storages:
                 inputs += [bytes_of(value) for value in args if _is_storage(value)]
-            seeded = generator_state(inputs, kwargs) if overload.seeded else None
+            seeded = generator_state(inputs, kwargs) if effects.seeded else None
             graph = running.graph
             buffers = graph.undefined_buffers(written) if graph is not None else []
             self._memory.allocated(buffers)
             # A view of an unfinished result does not wait for it.
-            is_late = overload.waits or overload.aliases
+            is_late = effects.waits or effects.aliases
             if self._pending and not is_late:
                 # Gloo itself copies a result into place, while another thread waits for it.
-                self._complete(inputs[1:] if overload.copies else [*inputs, *written])
+                self._complete(inputs[1:] if effects.copies else [*inputs, *written])
             content = self._memory.read_by(
-                overload, overload.without_unread(inputs, args, kwargs), written
+                effects, effects.without_unread(inputs, args, kwargs), written
             )
             undefined = content == UNDEFINED
-            before = None if is_late else self._add(inputs, really=overload.gives_value)
-            resized = filter(is_strided, written if overload.allocates else ())
+            before = None if is_late else self._add(inputs, really=effects.gives_value)
+            resized = filter(is_strided, written if effects.allocates else ())
             sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
             place = place or self._places.of_call(inputs)
             collective = (
-                self._collectives.of(overload, args, kwargs) if overload.asynchronous else None
+                self._collectives.of(effects, args, kwargs) if effects.asynchronous else None
             )
-            dump = None if self._skips else self._dumps.begin(overload.name, self._calls)
+            dump = None if self._skips else self._dumps.begin(name, self._calls)
             if dump is not None:
                 dump.add("input", self._defined(inputs))
             self._running += 1
@@ -270,8 +269,8 @@ class record(RunObserver):
             ]
             fresh, known = [], set()
             if (
-                overload.allocates
-                or overload.undefined
+                effects.allocates
+                or effects.undefined
                 or before is None
                 or not self._memory.is_defined
             ):
@@ -279,46 +278,44 @@ class record(RunObserver):
                 known = {_storage(tensor) for tensor in inputs}
                 fresh = [tensor for tensor in outputs if _storage(tensor) not in known]
             if before is None:
-                if overload.waits or fresh:
+                if effects.waits or fresh:
                     self._complete(inputs)
                     self._memory.look(inputs)
                 before = self._add(inputs)
-            if overload.allocates:
+            if effects.allocates:
                 for storage, size in sizes:
                     self._memory.resized(storage, size)
                 self._memory.new(fresh)
             else:
-                self._memory.called(overload, inputs, written, fresh, undefined)
-                if content == PARTLY and self._memory.spread(overload, inputs, [*fresh, *written]):
+                self._memory.called(effects, inputs, written, fresh, undefined)
+                if content == PARTLY and self._memory.spread(effects, inputs, [*fresh, *written]):
                     content = DEFINED  # as far as it is recorded
             # What is an argument's memory is followed already.
-            unwritten = [result[n] for n in overload.undefined if _storage(result[n]) not in known]
+            unwritten = [result[n] for n in effects.undefined if _storage(result[n]) not in known]
             if unwritten:
                 self._memory.allocated(unwritten, is_result=False)
                 # One of them may contain another output.
                 self._memory.written(
                     each for each in outputs if not any(each is one for one in unwritten)
                 )
-            if overload.asynchronous:
-                waited_for = overload.is_waited_for(args)
+            if effects.asynchronous:
+                waited_for = effects.is_waited_for(args)
                 after = self._add_pending(outputs, waited_for)
                 mutated = self._add_pending(written, waited_for)
             else:
                 after, mutated = self._add(outputs), self._add(written)
-            if dump is not None and not overload.asynchronous:
+            if dump is not None and not effects.asynchronous:
                 dump.add("output", self._defined(outputs))
                 dump.add("mutated", self._defined(written))
             if not self._skips:
-                self._dumps.made(overload.name, dump)
+                self._dumps.made(name, dump)
             sides = (before, after, mutated)
             inside = None if graph is None else graph.name
             arguments = arguments_text(args, kwargs)
-            self._write(overload.name, place, sides, seeded, arguments, inside, collective)
+            self._write(name, place, sides, seeded, arguments, inside, collective)
             if content != DEFINED and not self._skips:
-                unsaid = undefined and not overload.gives_value
-                (self._unsaid if unsaid else self._doubtful)[
-                    f"{overload.name} at {place.site.text}"
-                ] += 1
+                unsaid = undefined and not effects.gives_value
+                (self._unsaid if unsaid else self._doubtful)[f"{name} at {place.site.text}"] += 1
             # What comes next in a graph may write them, which is not seen.
             self._memory.written(buffers)
         return result

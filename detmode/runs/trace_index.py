@@ -7,6 +7,7 @@ from array import array
 from itertools import chain
 from typing import Any
 
+from detmode.bits.effects import effects_of
 from detmode.reports.progress import progress
 from detmode.runs.collectives import Collective
 from detmode.runs.dump_file import CallName
@@ -19,7 +20,6 @@ from detmode.runs.trace_file import (
     TraceError,
     split,
 )
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule_table import resolve
 
 OWN_GENERATOR = "generator=Generator"
@@ -48,9 +48,9 @@ def _computes(overload: str) -> bool:
     func = resolve(overload)
     if func is None:
         return False
-    facts = OverloadInfo(func)
-    looks_only = facts.aliases or facts.rebinds or facts.reads_no_data or facts.asynchronous
-    return not looks_only and not facts.undefined
+    of = effects_of(func)
+    looks_only = of.aliases or of.rebinds or of.reads_no_data or of.asynchronous
+    return not looks_only and not of.undefined
 
 
 _MOST_NAMED = 1 << 26

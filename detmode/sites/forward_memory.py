@@ -11,11 +11,11 @@ import functools
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -29,7 +29,6 @@ from detmode.sites.lines import (
     site_of,
 )
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
 from detmode.table.names import matches
 
@@ -44,6 +43,24 @@ _COPY_SLICES = "CopySlices"
 _NOTES = 1 << 16
 _INTERVALS = 1 << 12
 _NAMES = 1 << 12
+
+
+class Placed(Protocol):
+    """A call whose place is looked for.
+
+    Attributes:
+        name: its overload, as reports show it.
+        site: the place, once it has been looked up.
+        notes: those of the forward calls whose backward makes the call, once looked up.
+    """
+
+    name: str
+    site: CallSite | None
+    notes: Sequence[Note] | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that mean its overload."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +159,7 @@ class ForwardMemory:
             return notes
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
-    def find_site(self, call: Call, paths: ModulePaths, *, in_backward: bool = True) -> None:
+    def find_site(self, call: Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
@@ -180,7 +197,7 @@ class ForwardMemory:
             site = CallSite(backward_site(), None)
         call.site = site
 
-    def remember_call(self, call: Call, paths: ModulePaths, number: int | None = None) -> None:
+    def remember_call(self, call: Placed, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -210,7 +227,7 @@ class ForwardMemory:
                 if all(patterns in note.allowed for note in notes)
             ]
             allowed += self._allowed_around(node)
-        note = Note(call.site, call.overload.names, tuple(dict.fromkeys(allowed)))
+        note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
         self._notes.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
@@ -264,9 +281,9 @@ class ForwardMemory:
             return _current.caller
         return next(iter(self._callers.of(node)), None)
 
-    def allows(self, call: Call) -> bool:
+    def allows(self, call: Placed) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
-        names = call.overload.names
+        names = call.names
         active = [region.patterns for region in self._active]
         if matches(names, chain(*active)):
             return True
@@ -297,7 +314,7 @@ class ForwardMemory:
         nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
 
-    def override_of(self, call: Call, overrides: Mapping[str, str]) -> str | None:
+    def override_of(self, call: Placed, overrides: Mapping[str, str]) -> str | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""
         node = _current_node()
         if node is None:

@@ -1,111 +1,42 @@
-"""One aten call with its arguments by schema name, and with all that a mode finds out about it."""
+"""One call of an operator: its arguments by schema name, its tensors, and where it runs."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from detmode.table.call_site import CallSite, Note
-    from detmode.table.overload_info import OverloadInfo
-    from detmode.table.rule_table import Row
-
+from detmode.process.arguments import Signature, tensors_in
 
 _TENSOR = torch.Tensor
-_TYPE = re.compile(r"\w+")
-_WITHOUT_TENSORS = frozenset(
-    {"bool", "complex", "float", "int", "number", "str", "Device", "Generator", "List", "Optional"}
-)
-"""The words in a schema's types that say nothing of a tensor."""
-
-
-class Signature:
-    """The names and defaults of an ``OpOverload``'s arguments, read from its schema once.
-
-    Attributes:
-        names: in order.
-        defaults: by name; ``None`` for an argument without one.
-        tensors: the names of those that may be or hold tensors.
-        positional: binds the positional ones of a call, as :meth:`bind` does.
-    """
-
-    __slots__ = ("defaults", "names", "positional", "tensors")
-
-    def __init__(self, func: torch._ops.OpOverload) -> None:
-        arguments = func._schema.arguments
-        self.names = tuple(argument.name for argument in arguments)
-        # An argument without a default is None until the call gives it.
-        self.defaults = {argument.name: argument.default_value for argument in arguments}
-        self.tensors = tuple(
-            argument.name
-            for argument in arguments
-            if not _WITHOUT_TENSORS.issuperset(_TYPE.findall(str(argument.type)))
-        )
-        # Python binds them, sooner than a copy of the defaults could be filled. The names of the
-        # schema are no parameters: some are Python's keywords.
-        taken = ", ".join(f"a{i}=defaults[{name!r}]" for i, name in enumerate(self.names))
-        items = ", ".join(f"{name!r}: a{i}" for i, name in enumerate(self.names))
-        self.positional: Callable[..., dict[str, Any]] = eval(
-            f"lambda {taken}: {{{items}}}", {"defaults": self.defaults}
-        )
-
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
-        """``args`` and ``kwargs`` as one dict by schema name, defaults filled, in schema order."""
-        bound = self.positional(*args)
-        if kwargs:
-            bound.update(kwargs)
-        return bound
-
-
-_signatures = WeakKeyDictionary[torch._ops.OpOverload, Signature]()
-
-
-def signature_of(func: torch._ops.OpOverload) -> Signature:
-    """Return an overload's signature, read once for all modes: that is most of a first call."""
-    found = _signatures.get(func)
-    if found is None:
-        found = _signatures[func] = Signature(func)
-    return found
 
 
 class Call:
-    """A call of an overload, and what is found out about it.
+    """A call of an overload, as conditions see it.
 
     Args:
-        overload: the facts about the overload.
+        signature: the overload's.
         args: the positional arguments, as they were given.
         kwargs: the others, as they were given.
         pretend: a device type; CPU and meta tensors then count as tensors on that device.
         traced: true if nothing is to be launched for the call.
 
     Attributes:
-        name: the overload as reports show it; compiled code may call another variant.
         arguments: by schema name, defaults filled.
         tensors: all tensor arguments, those in lists too.
         device_types: those of the tensor arguments; without any, of the tensor to be made.
         launches_on: ``"cuda"`` or ``"cpu"``; ``None`` if the tensors have no data to run on. Of a
             call that makes the first tensor, where it does.
-        row: the first row of the overload whose condition holds; ``None`` without one.
-        site: the place where the call is made, once it has been looked up.
-        notes: those of the forward calls whose backward makes the call, once looked up.
     """
 
     __slots__ = (
-        *("args", "arguments", "device_types", "kwargs", "launches_on", "name", "notes"),
-        *("overload", "row", "site", "tensors"),
+        *("args", "arguments", "device_types", "kwargs", "launches_on", "signature"),
+        "tensors",
     )
-
-    site: CallSite | None
-    notes: Sequence[Note] | None
-    row: Row | None
 
     def __init__(
         self,
-        overload: OverloadInfo,
+        signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pretend: str | None = None,
@@ -113,7 +44,6 @@ class Call:
     ) -> None:
         # Each listed call passes through here, most with one tensor: nothing is called that need
         # not be.
-        signature = overload.signature
         arguments = signature.positional(*args)
         if kwargs:
             arguments.update(kwargs)
@@ -145,30 +75,18 @@ class Call:
             traced = traced or made_on not in _LAUNCHING or "device" not in arguments
             launches_on = made_on
             device_types.add(pretend if pretend and made_on in ("cpu", "meta") else made_on)
-        self.overload = overload
-        self.name = overload.name
+        self.signature = signature
         self.args = args
         self.kwargs = kwargs
         self.arguments = arguments
         self.tensors = tensors
         self.device_types = device_types
         self.launches_on = None if traced else launches_on
-        self.site = self.notes = None
-        for row, holds in overload.chain:
-            if holds(self):
-                self.row = row
-                break
-        else:
-            self.row = None
 
     @property
     def func(self) -> torch._ops.OpOverload:
         """The overload that is called."""
-        return self.overload.func
-
-    def run(self) -> Any:
-        """Make the call by ATen."""
-        return self.overload.run(*self.args, **self.kwargs)
+        return self.signature.func
 
 
 _LAUNCHING = ("cpu", "cuda")
@@ -178,24 +96,3 @@ _LAUNCHING = ("cpu", "cuda")
 def _made_on(device: Any) -> str:
     """Return the type of the device on which a call without tensors makes one."""
     return torch.device(device).type if device else "cpu"
-
-
-SCALARS = frozenset({int, float, bool, str, type(None)})
-"""Types of arguments that are no tensors; ``isinstance`` is slow for those."""
-
-
-def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
-    """The tensors among ``values``, and in lists and tuples among them, nested ones too."""
-    found = []
-    for value in values:
-        kind = type(value)
-        if kind in SCALARS:
-            continue
-        # The quickest first.
-        if kind is torch.Tensor:
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
-        elif isinstance(value, torch.Tensor):
-            found.append(value)
-    return found

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from detmode.process.versions import parse_version
+from detmode.table.call import Call
 from detmode.table.names import matches, misnamed, overloads_of
 from detmode.table.rule import Rule
 from detmode.table.values import Value
@@ -134,6 +135,10 @@ class RuleTable(Value):
         return tuple(
             row for row in rows if row.rule.holds_for(TORCH_VERSION) and _means(row.rule.op, func)
         )
+
+    def row_of(self, call: Call) -> Row | None:
+        """Return the first row whose condition holds for a call; ``None`` if none does."""
+        return next((row for row in self.get(call.func) if row.rule.when.holds(call)), None)
 
     def names(self, op: str) -> bool:
         """Return whether rows name the operator of this name, or the one that it makes in place."""

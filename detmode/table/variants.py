@@ -29,9 +29,3 @@ def functional_signature(func: torch._ops.OpOverload) -> tuple[tuple[str, str], 
         for argument in func._schema.arguments
         if not argument.is_out
     )
-
-
-@cache
-def out_names(func: torch._ops.OpOverload) -> tuple[str, ...]:
-    """Return the names of the ``out`` arguments, in the order of the results."""
-    return tuple(argument.name for argument in func._schema.arguments if argument.is_out)

@@ -20,7 +20,8 @@ import pytest
 from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
-    from detmode.reports.report import Report, ReportRow
+    from detmode.reports.report import Report
+    from detmode.reports.report_row import ReportRow
     from detmode.testing.baseline import Key
     from detmode.testing.suite import CheckedMode, SuiteMode
     from detmode.verify.certificates.certificate import Certificate

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import cuda
+from detmode.bits.effects import effects_of
 from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.process.dispatch import (
     CompiledInside,
@@ -22,7 +23,6 @@ from detmode.process.dispatch import (
     with_tensors,
     without_modes,
 )
-from detmode.table.overload_info import NEW_MEMORY
 from detmode.testing.repeats import (
     Run,
     Snapshot,
@@ -208,8 +208,7 @@ class _Filled(CompiledInside):
         with autocast_inside(func):
             result = caller_of(func)(*args, **(kwargs or {}))
         if (
-            func._schema.name in NEW_MEMORY
-            and not func._schema.is_mutable
+            effects_of(func).gives_new_memory
             and type(result) is Tensor
             and not result.is_meta
             and result.layout == torch.strided

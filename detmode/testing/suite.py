@@ -9,7 +9,7 @@ from typing import Any
 
 from detmode import cuda
 from detmode.mode.deterministic_mode import DeterministicMode
-from detmode.table.call import Call
+from detmode.mode.handled import Handled
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -133,7 +133,7 @@ class SuiteMode(DeterministicMode):
         super().__init__(**options)
         self._is_known = known
 
-    def may_go_on(self, call: Call) -> bool:
+    def may_go_on(self, call: Handled) -> bool:
         """Return whether the baseline has the call, or nothing is to fail."""
         assert call.site is not None
         return self.policy.warn_only or self._is_known(call.overload.name, call.site.site.text)

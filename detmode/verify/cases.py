@@ -13,10 +13,10 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import default_rules, families
-from detmode.table.call import Call, Signature
-from detmode.table.overload_info import OverloadInfo
+from detmode.table.call import Call
 from detmode.table.rule import Guarantee, Substitute
 from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Maker, Sample, Samples
@@ -63,8 +63,8 @@ def matching_row(sample: Sample, dtype: torch.dtype) -> Row | None:
     func = resolve(sample.op)
     if func is None:
         return None
-    overload = OverloadInfo(func, default_rules().get(func))
-    return Call(overload, (), sample.arguments(dtype), sample.device).row
+    call = Call(signature_of(func), (), sample.arguments(dtype), sample.device)
+    return default_rules().row_of(call)
 
 
 def prepared(sample: Sample, prepare: Callable[[dict[str, Any]], None]) -> Sample:
@@ -194,7 +194,7 @@ def run_truth(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Te
     if reference is not None:
         func = resolve(sample.op)
         assert func is not None
-        return tensors_of(reference(**Signature(func).bind((), wide)))
+        return tensors_of(reference(**signature_of(func).bind((), wide)))
     with deterministic_flag(False):
         return tensors_of(call(sample, wide))
 
@@ -209,7 +209,7 @@ def run_assigned(family: str, sample: Sample, dtype: torch.dtype) -> torch.Tenso
     func = resolve(sample.op)
     if places is None or func is None:
         return None
-    assigned = places(**Signature(func).bind((), sample.arguments(dtype)))
+    assigned = places(**signature_of(func).bind((), sample.arguments(dtype)))
     return None if assigned is None else last_stays(*assigned)
 
 

@@ -5,7 +5,7 @@ import torch
 from sides import timed_families
 
 from detmode import DeterministicMode
-from detmode.table.call import Signature
+from detmode.process.arguments import signature_of
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, cases, run_substituted, run_truth, samples_of, tensors_of
 
@@ -43,7 +43,7 @@ CASES = [
 def test_result_is_the_operators(case: Case) -> None:
     """Up to roundings in float32; nothing in it has PyTorch's alert, or its flag would raise."""
     operator = resolve(case.sample.op)
-    arguments = Signature(operator).bind((), case.sample.arguments(case.dtype))
+    arguments = signature_of(operator).bind((), case.sample.arguments(case.dtype))
     with DeterministicMode(substitute=False, simulate="cuda"):
         found = tensors_of(COMPOSITIONS[case.sample.op](**arguments))
     truth = run_truth(case.family, case.sample, case.dtype)
@@ -76,7 +76,7 @@ def test_dtype_is_the_operators(dtype: torch.dtype) -> None:
             continue
         seen.add(op)
         operator = resolve(op)
-        arguments = Signature(operator).bind((), case.sample.arguments(dtype))
+        arguments = signature_of(operator).bind((), case.sample.arguments(dtype))
         found = tensors_of(COMPOSITIONS[op](**arguments))
         expected = run_substituted(case.sample, dtype)
         assert [each.dtype for each in found] == [each.dtype for each in expected], op

@@ -10,7 +10,8 @@ import pytest
 
 from detmode.distributed.one_report import ALONE, DIED, ELSEWHERE, LATE, OneReport
 from detmode.process.rank import Rank, named, rank_of
-from detmode.reports.report import Report, ReportRow
+from detmode.reports.report import Report
+from detmode.reports.report_row import ReportRow
 
 ROW = ReportRow("aten::put_.default", "put", "warn", None, "put_", 3, "train.py:7", "Net.head")
 FIRST = Rank(0, 3, range(3), 0, 0, 1, "a run")

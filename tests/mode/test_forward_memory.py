@@ -48,7 +48,7 @@ def node_of(number, name):
 
 
 def call_of(*names):
-    return SimpleNamespace(overload=SimpleNamespace(names=names), notes=None, site=None)
+    return SimpleNamespace(names=names, notes=None, site=None)
 
 
 def allows(memory, *names):
@@ -119,7 +119,7 @@ def test_only_what_every_candidate_allows_is_taken_over(monkeypatch):
     """A call in a backward whose node may be one of two takes over what both were allowed."""
     place, memory = CallSite(Site("here"), None), ForwardMemory()
     notes = [Note(place, ("aten::put",), each) for each in ((("a",), ("b",)), (("b",),))]
-    call = SimpleNamespace(site=place, notes=notes, overload=SimpleNamespace(names=("aten::put",)))
+    call = SimpleNamespace(site=place, notes=notes, names=("aten::put",))
     node = SimpleNamespace(_sequence_nr=lambda: 0)
     monkeypatch.setattr("detmode.sites.forward_memory._current_node", lambda: node)
     monkeypatch.setattr(memory, "find_site", lambda *args, **kwargs: None)

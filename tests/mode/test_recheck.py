@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 import detmode
 from detmode import DeterministicMode, RecheckError, allow
+from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.interception import Interception
 from detmode.mode.recheck import WINDOW
-from detmode.mode.repetition import draws
 from detmode.mode.sampling import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report, of_ranks
 

@@ -10,9 +10,10 @@ import torch
 from programs import NAMESPACE, table_of
 
 from detmode import DeterministicMode, Substitute
+from detmode.mode.handled import Handled
 from detmode.mode.messages import alert_text
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import validate
-from detmode.table.overload_info import OverloadInfo
 
 OPERATORS = getattr(torch.ops, NAMESPACE)
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)
@@ -75,13 +76,12 @@ def test_errors_of_meta_functions(library, error, expected):
 
     library.define("checked(Tensor self) -> Tensor")
     library.impl("checked", shapes, "Meta")
-    overload = OverloadInfo(OPERATORS.checked.default)
-    given = {"self": torch.ones(2)}
+    call = Handled(OverloadInfo(OPERATORS.checked.default), (torch.ones(2),), {})
     if expected is None:
-        validate(overload, given)
+        validate(call)
     else:
         with pytest.raises(expected, match=re.escape(str(error))):
-            validate(overload, given)
+            validate(call)
 
 
 ONES = torch.ones(3, 3)
@@ -133,7 +133,7 @@ def test_a_custom_operator_without_a_fake_implementation():
     def unfaked(x: torch.Tensor) -> torch.Tensor:
         return x.clone()
 
-    validate(OverloadInfo(OPERATORS.unfaked.default), {"x": torch.ones(2)})
+    validate(Handled(OverloadInfo(OPERATORS.unfaked.default), (torch.ones(2),), {}))
 
 
 @pytest.mark.parametrize("warn_only", [False, True])
@@ -153,7 +153,8 @@ def test_shape_functions_run_under_the_flag(library, alerts_in, warn_only):
     library.define("alerting(Tensor self) -> Tensor")
     library.impl("alerting", shapes, "Meta")
     with DeterministicMode(warn_only):
-        validate(OverloadInfo(OPERATORS.alerting.default), {"self": torch.ones(len(found) + 2)})
+        alerting = OverloadInfo(OPERATORS.alerting.default)
+        validate(Handled(alerting, (torch.ones(len(found) + 2),), {}))
         assert torch.are_deterministic_algorithms_enabled()
         with pytest.raises(RuntimeError) if not warn_only else pytest.warns(UserWarning):
             torch._prims_common.alert_not_deterministic("the program's own")

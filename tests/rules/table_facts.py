@@ -13,12 +13,12 @@ from typing import Any
 import selection
 import torch
 
+from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import FILL, FLAG
 from detmode.process.undo import Undo
 from detmode.process.versions import parse_version
 from detmode.rules import families, family_table
 from detmode.table.call import Call
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Rule
 from detmode.table.rule_table import Row, RuleTable, resolve
 from detmode.table.samples import Sample
@@ -104,14 +104,10 @@ def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
 
 def _call(sample: Sample, dtype: torch.dtype) -> Call:
     func, arguments = resolve(sample.op), sample.arguments(dtype)
-    overload: Any
-    if func is not None:
-        overload = OverloadInfo(func)
-    else:
-        # An extension that is not installed, or another version's operator: the arguments given.
-        signature = SimpleNamespace(positional=dict, tensors=tuple(arguments))
-        overload = SimpleNamespace(func=None, name=sample.op, chain=(), signature=signature)
-    return Call(overload, (), arguments, sample.device)
+    # An extension that is not installed, or another version's operator: the arguments given.
+    unknown: Any = SimpleNamespace(func=None, positional=dict, tensors=tuple(arguments))
+    signature = unknown if func is None else signature_of(func)
+    return Call(signature, (), arguments, sample.device)
 
 
 @contextmanager

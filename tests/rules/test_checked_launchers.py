@@ -12,10 +12,10 @@ from selection import PROFILE, families, todays_share
 from torch import Tensor
 
 from detmode.cuda.rows import positions
+from detmode.mode.handled import Handled
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import run_validated, validate
 from detmode.rules import default_rules
-from detmode.table.call import Call
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
@@ -93,7 +93,7 @@ def overloads(sample: Sample) -> Iterator[OverloadInfo]:
             yield OverloadInfo(each, default_rules().get(each))
 
 
-def calls_of(family: str) -> Iterator[tuple[str, Substitute, OverloadInfo, Given]]:
+def calls_of(family: str) -> Iterator[tuple[str, Handled]]:
     """Calls of marked launchers, many of them wrong."""
     for case in {case.sample.op + case.sample.name: case for case in cases(family)}.values():
         given = case.sample.arguments(case.dtype)
@@ -101,11 +101,10 @@ def calls_of(family: str) -> Iterator[tuple[str, Substitute, OverloadInfo, Given
             continue
         for overload in overloads(case.sample):
             for how, arguments in calls_like(overload.signature.bind((), given)):
-                row = Call(overload, (), arguments, "cuda").row
-                action = row.rule.action if row else None
+                call = Handled(overload, (), arguments, "cuda")
+                action = call.rule.action if call.rule else None
                 if isinstance(action, Substitute) and action.raises_like_aten:
-                    what = f"{overload.name} ({case.sample.name}): {how}"
-                    yield what, action, overload, arguments
+                    yield f"{overload.name} ({case.sample.name}): {how}", call
 
 
 def refusal(func: Any, *given: Any) -> Exception | None:
@@ -139,17 +138,17 @@ def test_what_pytorch_refuses_is_refused(family: str, monkeypatch: pytest.Monkey
     )
     monkeypatch.setattr(positions, "out_of_range", lambda *_, **__: None)
     wrong, seen = [], 0
-    for what, action, overload, arguments in todays_share(calls_of(family), SHARES):
+    for what, call in todays_share(calls_of(family), SHARES):
         seen += 1
         if CRASHES.search(what):
             continue
-        expected = refusal(validate, overload, arguments)
+        expected = refusal(validate, call)
         if expected is None or any(text in str(expected) for text in REFUSED_IN_PYTHON):
             continue
         launched.clear()
-        tensors = [each for each in arguments.values() if isinstance(each, Tensor)]
+        tensors = [each for each in call.arguments.values() if isinstance(each, Tensor)]
         versions = [each._version for each in tensors]
-        found = refusal(run_validated, action, overload, arguments)
+        found = refusal(run_validated, call)
         if (type(found), str(found)) != (type(expected), str(expected)):
             wrong.append(f"{what}: {found!r}, where PyTorch says {expected!r}")
         if launched or versions != [each._version for each in tensors]:

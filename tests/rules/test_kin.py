@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 import pytest
 import torch
 
+from detmode.bits.effects import COLLECTIVES
 from detmode.rules import default_rules
 from detmode.table.rule_table import resolve
 
@@ -13,13 +14,6 @@ if torch.distributed.is_available():
     import torch.distributed._symmetric_memory
 
 TABLE = default_rules()
-COLLECTIVES = {
-    "c10d",
-    "c10d_functional",
-    "_c10d_functional",
-    "_c10d_functional_autograd",
-    "symm_mem",
-}
 VENDORS = ("cudnn_", "miopen_", "mkldnn_", "thnn_")
 
 _TORCHSCRIPT = "TorchScript's own; it calls the listed overload"

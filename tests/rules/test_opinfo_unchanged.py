@@ -10,7 +10,7 @@ from opinfo import SHARES, name_of, operators, run, samples_of, share_of
 from selection import PROFILE
 
 from detmode import DeterministicMode
-from detmode.table.overload_info import is_elementwise
+from detmode.mode.overload_info import is_elementwise
 from detmode.verify.claims import same_bits
 
 UNWRITTEN = {

@@ -16,11 +16,11 @@ from selection import PROFILE, Group, check_each, chosen, families, grouped, onc
 
 from detmode import DeterministicMode
 from detmode.mode.deterministic_mode import DeterminismWarning
+from detmode.process.arguments import signature_of
 from detmode.rules import default_rules
 from detmode.rules.fbgemm import JAGGED
 from detmode.table import conditions
-from detmode.table.call import Call, Signature
-from detmode.table.overload_info import OverloadInfo
+from detmode.table.call import Call
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.twins import twin_of
@@ -87,13 +87,13 @@ calls: list[dict[str, Any]] = []
 def _by_name(op: str, reference: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     func = resolve(op)
     assert func is not None
-    return reference(**Signature(func).bind(args, kwargs))
+    return reference(**signature_of(func).bind(args, kwargs))
 
 
 def _attention(op: str, *args: Any, **kwargs: Any) -> Any:
     func = resolve(op)
     assert func is not None
-    given = Signature(func).bind(args, kwargs)
+    given = signature_of(func).bind(args, kwargs)
     calls.append(given)
     written = [given[name].fill_(2) for name in ("dq", "dk", "dv")]
     softmax_d = given["softmax_lse"] + 1
@@ -193,7 +193,7 @@ def test_causal_conv1d(
     sample = samples_of("causal_conv1d").cases[0]
     func = resolve(sample.op)
     assert func is not None
-    assert condition(Call(OverloadInfo(func), (), sample.arguments(torch.float32), "cuda")) == warns
+    assert condition(Call(signature_of(func), (), sample.arguments(torch.float32), "cuda")) == warns
 
 
 @needs.compiler

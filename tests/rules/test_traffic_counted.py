@@ -14,7 +14,7 @@ from selection import cases, families
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.mode.audit.traffic import Floor, size_of
-from detmode.table.call import Signature
+from detmode.process.arguments import signature_of
 from detmode.table.rule import Rule, Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.variants import variant_of
@@ -63,7 +63,7 @@ class Moved(TorchDispatchMode):
 def traffic_of(case: Case, action: Substitute) -> float:
     """The least traffic of the substitute for a case, as a multiple of the floor."""
     func = resolve(case.sample.op)
-    arguments = Signature(func).bind((), case.sample.arguments(case.dtype))
+    arguments = signature_of(func).bind((), case.sample.arguments(case.dtype))
     moved = Moved()
     with moved.launches():
         result = action.function(**arguments)

@@ -10,11 +10,11 @@ import torch
 from selection import every_case
 
 from detmode import DeterministicMode
+from detmode.process.arguments import signature_of
 from detmode.rules import default_rules
-from detmode.table.call import Signature
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
-from detmode.table.variants import out_names, variant_of
+from detmode.table.variants import variant_of
 from detmode.verify.cases import Case
 
 OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)
@@ -66,10 +66,12 @@ def test_out(family: str) -> None:
     What is accepted has the bits of the functional operator.
     """
     for func, out, sample, dtype in written(family):
-        given = Signature(func).bind((), sample.arguments(dtype))
+        given = signature_of(func).bind((), sample.arguments(dtype))
         with DeterministicMode(simulate="cuda"):
             result = func(**given)
-        expected = dict(zip(out_names(out), result if isinstance(result, tuple) else (result,)))
+        expected = dict(
+            zip(signature_of(out).out_names, result if isinstance(result, tuple) else (result,))
+        )
         attempts: list[tuple[str, torch.dtype | str]] = []
         for name, tensor in expected.items():
             attempts += ((name, each) for each in (tensor.dtype, *OTHER))
@@ -82,7 +84,7 @@ def test_out(family: str) -> None:
         for name, what in attempts:
             outcomes, native = [], {}
             for mode in (nullcontext(), DeterministicMode(simulate="cuda")):
-                arguments = Signature(func).bind((), sample.arguments(dtype))
+                arguments = signature_of(func).bind((), sample.arguments(dtype))
                 arguments |= {each: torch.empty_like(tensor) for each, tensor in expected.items()}
                 if isinstance(what, str):
                     arguments[name] = arguments[what] = given[what].clone()

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
 from detmode import DeterministicMode, probe
+from detmode.bits import draws
 from detmode.cuda import host
-from detmode.mode.repetition import draws
 from detmode.runs.probe_report import ProbeReport, ProbeRow
 from detmode.runs.probing import Probe
 

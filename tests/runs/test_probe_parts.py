@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import Difference, difference, same_bits
-from detmode.mode.repetition.snapshot import CannotCopyError, Snapshot
+from detmode.bits.snapshot import CannotCopyError, Snapshot
 
 E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
 

@@ -1,8 +1,8 @@
 """Ending a launch of the host runner that does not end by itself.
 
 A launch runs in C++, where Python's signal handlers wait for its end. It looks at a word of its
-:class:`~detmode.cuda.host.Watch` at each access and switch of threads, which is set when its time
-is over, and by Ctrl-C. A loop without accesses never looks: it is left by a signal.
+:class:`~detmode.cuda.host.watch.Watch` at each access and switch of threads, which is set when its
+time is over, and by Ctrl-C. A loop without accesses never looks: it is left by a signal.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from detmode.cuda.host import Watch
+from detmode.cuda.host.watch import Watch
 
 TIMED_OUT = 1
 """The value of ``stop`` when time is over; Ctrl-C sets another."""

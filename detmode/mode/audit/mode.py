@@ -15,16 +15,16 @@ from detmode.mode.audit.traffic import Floor
 from detmode.mode.base_mode import facts_of
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampling import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
-from detmode.reports.report import ReportRow
+from detmode.reports.report_row import ReportRow
 from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.lines import surroundings
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call import Call
-from detmode.table.overload_info import OverloadInfo
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
 
@@ -138,7 +138,7 @@ class AuditLevel(Level):
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
 
-    def perform(self, call: Call, decision: Decision) -> Any:
+    def perform(self, call: Handled, decision: Decision) -> Any:
         """Make the call as PyTorch makes it without its flag, and count what it costs."""
         assert call.site is not None
         overload, action = call.overload, decision.action

@@ -11,7 +11,8 @@ from detmode.mode.audit.blind_spots import text_of as text_of_unseen
 from detmode.process.checked import checked
 from detmode.process.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural
-from detmode.reports.report import Report, ReportRow, head_of, read_json, rows_of
+from detmode.reports.report import Report, head_of, read_json, rows_of
+from detmode.reports.report_row import ReportRow
 from detmode.reports.terminal import table
 from detmode.reports.verdict import gaps_of, verdict_of
 

@@ -8,14 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.bits.effects import effects_of
 from detmode.bits.tensors import SPARSE_PARTS
-from detmode.table.call import tensors_in
-from detmode.table.overload_info import OverloadInfo
+from detmode.process.arguments import tensors_in
 
-# In-place operators that do not read what they write, besides those that draw random numbers.
-_OVERWRITING = frozenset(
-    f"aten::{name}" for name in ("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_")
-)
 # Operators that touch as many elements of their first tensor as the largest other one has.
 _CHOOSING = frozenset(
     f"aten::{name}"
@@ -44,19 +40,19 @@ _CHOOSING = frozenset(
 class Floor:
     """The arguments and results that an overload reads and writes."""
 
-    __slots__ = ("_chooses", "_overload", "_read", "_results", "_still")
+    __slots__ = ("_chooses", "_effects", "_read", "_results", "_still")
 
     def __init__(self, func: torch._ops.OpOverload) -> None:
         schema, tags = func._schema, func.tags
-        namespace, _, name = schema.name.partition("::")
-        self._overload = OverloadInfo(func)
-        # zeros_like and new_zeros use only the shape and the dtype of their tensor.
-        shaped = namespace == "aten" and (name.startswith("new_") or name.endswith("_like"))
-        overwrites = schema.name in _OVERWRITING or self._overload.seeded
+        effects = self._effects = effects_of(func)
         self._read = [
             argument.name
             for argument in schema.arguments
-            if not (shaped or argument.is_out or (overwrites and _is_written(argument)))
+            if not (
+                effects.reads_no_data
+                or argument.is_out
+                or (effects.overwrites and effects.writes(argument.name))
+            )
         ]
         self._results = [result.alias_info is None for result in schema.returns]
         self._chooses = schema.name in _CHOOSING
@@ -65,7 +61,7 @@ class Floor:
         self._still = (
             func.is_view
             or schema.name == "aten::_unsafe_view"
-            or self._overload.allocates
+            or effects.allocates
             or torch.Tag.inplace_view in tags
             or not (gives_tensors or schema.is_mutable or torch.Tag.data_dependent_output in tags)
         )
@@ -73,7 +69,7 @@ class Floor:
     @property
     def allocates(self) -> bool:
         """True if the overload returns uninitialized memory."""
-        return self._overload.allocates
+        return self._effects.allocates
 
     def bytes(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> int:
         """Return the bytes of one finished call.
@@ -83,11 +79,11 @@ class Floor:
         """
         if self._still:
             return 0
-        bound = self._overload.signature.bind(args, kwargs)
+        bound = self._effects.signature.bind(args, kwargs)
         read = tensors_in(bound[name] for name in self._read)
         results = result if len(self._results) > 1 else (result,)
         new_tensors = tensors_in(value for new, value in zip(self._results, results) if new)
-        written = self._overload.written(args, kwargs)
+        written = self._effects.written(args, kwargs)
         if not self._chooses:
             return sum(map(size_of, [*read, *written, *new_tensors]))
         first, others = read[0], [*read[1:], *new_tensors]
@@ -107,7 +103,3 @@ def size_of(tensor: Tensor) -> int:
         return math.prod(held) * tensor.itemsize
     # None of a layout that hides its parts.
     return sum(size_of(getattr(tensor, name)()) for name in SPARSE_PARTS.get(tensor.layout, ()))
-
-
-def _is_written(argument: torch._C.Argument) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from detmode.cuda import host
 from detmode.cuda.host.foreign import ForeignSource
+from detmode.cuda.host.watch import Watch
 from detmode.cuda.launch import checked_sizes
 from detmode.verify.certificates.certificate import (
     PROGRAM_ORDER,
@@ -198,7 +199,7 @@ class _Launch:
             for name, value in zip(self._signature.names, self._values, strict=True)
         )
 
-    def run(self, watch: host.Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
+    def run(self, watch: Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
         """Launch once and return what was written, by name.
 
         Args:
@@ -264,7 +265,7 @@ class _Launch:
         """Return what is wrong with the outputs: an element that is not written, say."""
         if not self._outputs:
             return None
-        outputs = [self.run(host.Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
+        outputs = [self.run(Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
         difference = first_variation(("", ""), *outputs)
         if difference is None:
             return None
@@ -281,7 +282,7 @@ class _Launch:
         return f"{place} depends on what the outputs held before the launch"
 
 
-def _schedule_name(watch: host.Watch, seed: int | None) -> str:
+def _schedule_name(watch: Watch, seed: int | None) -> str:
     if seed is not None:
         return f"seed {seed}"
     return f"blocks {_shown(watch.block_order)}" if watch.block_order else PROGRAM_ORDER
@@ -322,13 +323,13 @@ class _Search:
 
     def _variation(self) -> Variation | None:
         name = PROGRAM_ORDER
-        watch = host.Watch(races=True, capacity=TOUCHED)
+        watch = Watch(races=True, capacity=TOUCHED)
         first = self._launch.run(watch)
         self.runs += 1
         touched = None if watch.stopped else watch.touched
         for number in range(1, self._repeats):
             seed = self._seed + number
-            result = self._launch.run(host.Watch(races=number < CHECKED), seed)
+            result = self._launch.run(Watch(races=number < CHECKED), seed)
             self.runs += 1
             variation = first_variation((name, f"seed {seed}"), first, result)
             if variation is not None:
@@ -350,7 +351,7 @@ class _Search:
             if order in done:
                 continue
             done.add(order)
-            watch = host.Watch(races=False, order=order, capacity=TOUCHED)
+            watch = Watch(races=False, order=order, capacity=TOUCHED)
             result = self._launch.run(watch)
             self.runs += 1
             names = PROGRAM_ORDER, f"blocks {_shown(order)}"
@@ -367,7 +368,7 @@ class _Search:
 
 
 def _uses(touched: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the block, the kind and the place of each row of ``host.Watch.touched``."""
+    """Return the block, the kind and the place of each row of ``Watch.touched``."""
     rows = touched.numpy()
     _, places = np.unique(rows[:, 2:], axis=0, return_inverse=True)
     # Of the host's kinds, those that write take their order, and those from 4 on commute.

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-EMPTY = {
-    torch.ops.aten.empty.memory_format,
-    torch.ops.aten.empty_strided.default,
-    torch.ops.aten.empty_like.default,
-    torch.ops.aten.new_empty.default,
-    torch.ops.aten.new_empty_strided.default,
-}
+from detmode.bits.effects import effects_of
 
 
 class Copies:
@@ -71,7 +65,7 @@ class NewMemory(TorchDispatchMode):
         """Make a call; those that operators' implementations make come here as well."""
         if func.namespace == "aten":
             result = func(*args, **(kwargs or {}))
-            if func in EMPTY:
+            if effects_of(func).gives_new_memory:
                 as_bytes(result.untyped_storage()).fill_(self.byte)
             return result
         # Below the key of this mode, which an operator's own calls shall reach.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.tensors import SPARSE_PARTS
-from detmode.table.call import SCALARS, tensors_in
+from detmode.process.arguments import SCALARS, tensors_in
 
 _ALIGNMENT = 512
 """The CUDA allocator's alignment; kernels depend on an address only modulo this."""

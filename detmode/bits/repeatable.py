@@ -9,38 +9,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from detmode.bits.draws import Draws
+from detmode.bits.effects import Effects
+from detmode.bits.snapshot import Snapshot
 from detmode.bits.tensors import has_data, is_capturing
-from detmode.mode.repetition.draws import Draws
-from detmode.mode.repetition.snapshot import Snapshot
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
-from detmode.table.overload_info import OverloadInfo
-
-_COLLECTIVES = frozenset(
-    (
-        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
-        *("_dtensor", "symm_mem"),
-    )
-)
-"""Namespaces whose operators wait for other processes."""
-_ABOUT_MEMORY = frozenset(("aten::_has_same_storage_numel", "aten::is_pinned"))
-"""Operators that say where memory is, or how large; that of a copy is elsewhere."""
 
 
-def why_never(overload: OverloadInfo) -> str | None:
+def why_never(effects: Effects) -> str | None:
     """Return the reason why no call of an overload is made again; ``None`` if calls are."""
-    func, schema = overload.func, overload.func._schema
-    returns_views = all(each.alias_info is not None for each in schema.returns)
+    schema = effects.func._schema
+    returns_views = all(result.alias_info is not None for result in schema.returns)
     reasons = {
-        "collectives": func.namespace in _COLLECTIVES,
-        "allocations": overload.allocates,
-        "memory": schema.name in _ABOUT_MEMORY,
-        "no outputs": not (overload.rebinds or schema.is_mutable or schema.returns),
-        "views": overload.rebinds or (returns_views and not schema.is_mutable),
+        "collectives": effects.is_collective,
+        "allocations": effects.allocates,
+        "memory": effects.tells_of_memory,
+        "no outputs": not (effects.rebinds or schema.is_mutable or schema.returns),
+        "views": effects.rebinds or (returns_views and not schema.is_mutable),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
 
-def why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
+def why_not(effects: Effects, inputs: list[Tensor], values: tuple[Any, ...]) -> str | None:
     """Return the reason, found in its arguments, why a call is not made again, or ``None``."""
     if is_capturing():
         return "CUDA graph"
@@ -48,9 +38,9 @@ def why_not(overload: OverloadInfo, inputs: list[Tensor], values: tuple[Any, ...
         return "no data"
     if any(isinstance(value, torch.ScriptObject) for value in values):
         return "objects"
-    if is_tracing() and is_traced_inside(overload.func):
+    if is_tracing() and is_traced_inside(effects.func):
         return "recorded by torch.jit.trace"
-    if overload.seeded and any(not (each.is_cpu or each.is_cuda) for each in inputs):
+    if effects.seeded and any(not (tensor.is_cpu or tensor.is_cuda) for tensor in inputs):
         return "unknown generator"
     return None
 
@@ -59,7 +49,7 @@ class StartingState:
     """The state from which a call is about to be made: its arguments, and the random generators.
 
     Args:
-        overload: the facts about the called overload.
+        effects: those of the called overload.
         args: the call's positional arguments.
         kwargs: the others.
         written_alone: of a call of ATen, copy what it writes alone. Operators of other libraries
@@ -72,19 +62,21 @@ class StartingState:
 
     def __init__(
         self,
-        overload: OverloadInfo,
+        effects: Effects,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         *,
         written_alone: bool = False,
     ) -> None:
-        others = overload.func.namespace != "aten"
+        is_known = written_alone and effects.is_atens
         with without_modes():
-            self._draws = Draws(overload, args, kwargs)
-            reads_around = overload.func._schema.name.startswith("aten::as_strided")
-            written = overload.written(args, kwargs) if written_alone and not others else None
+            self._draws = Draws(effects, args, kwargs)
             self._snapshot = Snapshot(
-                args, kwargs, whole=others or reads_around, in_place=reads_around, written=written
+                args,
+                kwargs,
+                whole=effects.reads_around or not effects.is_atens,
+                in_place=effects.reads_around,
+                written=effects.written(args, kwargs) if is_known else None,
             )
 
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -112,7 +104,7 @@ class StartingState:
 
 
 def data_of(
-    overload: OverloadInfo,
+    effects: Effects,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     result: Any,
@@ -124,28 +116,28 @@ def data_of(
     Empty if there are no results and the schema declares no writes.
 
     Args:
-        overload: the facts about the called overload.
+        effects: those of the called overload.
         args: the call's positional arguments.
         kwargs: the others.
         result: the call's result.
         written_alone: of a call of ATen, leave out the arguments that it does not write. Not every
             schema of another library declares its writes.
     """
-    given = [*zip(overload.signature.names, args), *kwargs.items()]
-    if written_alone and overload.func.namespace == "aten":
-        given = [item for item in given if overload.writes(item[0])]
+    passed = [*zip(effects.signature.names, args), *kwargs.items()]
+    if written_alone and effects.is_atens:
+        passed = [item for item in passed if effects.writes(item[0])]
     else:
         # A tensor passed twice gets the name under which it is written.
-        given.sort(key=lambda item: not overload.writes(item[0]))
+        passed.sort(key=lambda item: not effects.writes(item[0]))
     arguments: dict[int, tuple[str, Tensor]] = {}
-    for name, value in given:
+    for name, value in passed:
         for label, each in _elements(f"mutated {name}", value):
             if isinstance(each, Tensor):
                 arguments.setdefault(id(each), (label, each))
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
     for position, value in enumerate(results):
-        if position in overload.undefined:
+        if position in effects.undefined:
             continue
         for label, each in _elements(f"output {position}", value):
             if isinstance(each, Tensor) and id(each) not in arguments:
@@ -153,7 +145,7 @@ def data_of(
             elif isinstance(each, (bool, int, float, complex)):
                 with without_modes():
                     outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
-    if not outputs and not overload.func._schema.is_mutable:
+    if not outputs and not effects.func._schema.is_mutable:
         return {}
     return {**outputs, **dict(arguments.values())}
 

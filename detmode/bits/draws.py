@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from detmode.bits.effects import Effects
+from detmode.process.arguments import tensors_in
 from detmode.process.generators import default_generators
-from detmode.table.call import tensors_in
-from detmode.table.overload_info import OverloadInfo
 
 _GENERATOR = "generator"
 """The argument by which operators of ATen take a generator."""
@@ -47,21 +47,19 @@ class Draws:
     """The draws of a call that is about to be made.
 
     Args:
-        overload: the facts about the called overload. Operators of other libraries than ATen may
-            draw although they are not tagged so, also from Python's and NumPy's generators.
+        effects: those of the called overload. Operators of other libraries than ATen may draw
+            although they are not tagged so, also from Python's and NumPy's generators.
         args: the call's positional arguments.
         kwargs: the others.
     """
 
-    def __init__(
-        self, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A thread that ends meanwhile may have drawn.
         self._is_alone = is_alone()
-        self._sources = tuple(_sources(overload, args, kwargs))
+        self._sources = tuple(_sources(effects, args, kwargs))
         self._before = [source.state() for source in self._sources]
         self._after: list[Any] | None = None
-        self._names = overload.signature.names
+        self._names = effects.signature.names
         self._private: torch.Generator | None = None
         self._is_set_back = False
 
@@ -131,12 +129,10 @@ def is_alone() -> bool:
     return all(each.name.startswith("detmode-") for each in others)
 
 
-def _sources(
-    overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[_Source]:
+def _sources(effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Source]:
     """Yield what a call may draw from."""
-    is_known = overload.func.namespace == "aten"
-    if is_known and not overload.seeded:
+    is_known = effects.is_atens
+    if is_known and not effects.seeded:
         return
     values = (*args, *kwargs.values())
     generators = [value for value in values if isinstance(value, torch.Generator)]

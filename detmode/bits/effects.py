@@ -1,31 +1,30 @@
-"""Facts about one overload: from its schema, and from the rule table of a mode."""
+"""What operators do to memory: from their schemas, and from tables of what those do not say."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from detmode.process.dispatch import caller_of, is_foreign
-from detmode.table.call import signature_of, tensors_in
-from detmode.table.names import names_of, overload_name
-from detmode.table.rule_table import Row
-from detmode.table.variants import out_names, variant_of
+from detmode.process.arguments import signature_of, tensors_in
 
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-"""The key of operators that are made of other ones."""
+_OVERLOADS = 1 << 12
 
-# Device types and nestedness of tensors, by the key under which backends register kernels for them.
-_BACKENDS = {
-    getattr(torch._C.DispatchKey, f"{'NestedTensor' * nested}{device_type.upper()}"): (
-        device_type,
-        nested,
+COLLECTIVES = frozenset(
+    (
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
+        *("_dtensor", "symm_mem"),
     )
-    for device_type in ("cpu", "cuda", "mps", "xpu")
-    for nested in (False, True)
-}
+)
+"""Namespaces whose operators wait for other processes."""
+
+_ASYNCHRONOUS = COLLECTIVES & {"c10d", "_c10d_functional"}
+"""Those whose results are complete only after a wait.
+
+The operators of the others wait themselves, or call operators of these.
+"""
 
 NEW_MEMORY = frozenset(
     (
@@ -49,20 +48,30 @@ _GROWN_MEMORY = frozenset(
 _REBINDING = frozenset(("aten::set_data", "aten::set_", "aten::resize_output_"))
 """Operators that give a tensor different memory."""
 
+AROUND = ("aten::as_strided", "aten::set_", "aten::resize_", "aten::_resize_output_")
+"""The beginnings of the names of operators that show more memory than their inputs cover."""
+
 _SCALING = frozenset(
     f"aten::{name}"
     for name in ("_addmm_activation", "addbmm", "addmm", "addmv", "addr", "baddbmm", "sspaddmm")
 )
 """Operators that add ``beta`` times their first argument, which they do not read where it is 0."""
 
-_FORMS_ALONE = ("_like", "new_zeros", "new_ones", "new_full")
+_OVERWRITING = frozenset(
+    f"aten::{name}" for name in ("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_")
+)
+"""Operators that do not read what they write, besides those that draw random numbers."""
+
+_FORMS_ONLY = ("_like", "new_zeros", "new_ones", "new_full")
 """The ends of the names of operators that read a tensor's form, and not its data."""
+
+_ABOUT_MEMORY = frozenset(("aten::_has_same_storage_numel", "aten::is_pinned"))
+"""Operators that say where memory is, or how large; that of a copy is elsewhere."""
 
 _COPIES = ("aten::clone", "aten::_to_copy", "aten::copy_")
 
 _VALUES = ("aten::_local_scalar_dense", "aten::equal")
 
-_COLLECTIVES = ("c10d", "_c10d_functional")
 _STATISTICS = ("running_mean", "running_var")
 _UNSAID = {
     "aten::native_batch_norm": _STATISTICS,
@@ -110,104 +119,75 @@ UNDEFINED_OUTPUTS = {
 }
 """Outputs that are partly unwritten, and that only the backward or a collective uses."""
 
-
 _BUFFERS = {"fsdp::all_gather_copy_in": "all_gather_output"}
 """Arguments that an operator does not read, and returns written in part."""
 
 
-def is_elementwise(func: Any) -> bool:
-    """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
-    return (
-        isinstance(func, torch._ops.OpOverload)
-        and func.namespace == "aten"
-        and torch.Tag.pointwise in func.tags
-        and not _is_composite(func)
-    )
-
-
-def _is_composite(func: torch._ops.OpOverload) -> bool:
-    # TorchScript's own operators have no dispatcher entry to ask.
-    return func.namespace != "prim" and torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), COMPOSITE
-    )
-
-
-class OverloadInfo:
-    """Facts about one overload: from its schema, and from the table of the mode that looks it up.
+class Effects:
+    """What the calls of one overload read, write, leave undefined and wait for.
 
     Args:
         func: the overload.
-        rows: its chain in the table; empty if none of its calls may vary.
-        override: the action that the mode's ``overrides`` give it.
 
     Attributes:
-        chain: the rows with their conditions.
-        run: makes a call, sooner than ``func``, which is called in Python.
-        composite: true if it is composed of other operators and no row lists it.
-        twin: the operator that compiled code calls instead of it, if these are the facts of that.
-        names: all names that mean it in a report, an allow region or an override.
-        out_names: those of its ``out`` arguments, in the order of the results.
-        dense_passes: true if calls without a sparse tensor do not vary.
-        hides_calls: true if it is another library's and no row lists it: a mode does not see what
-            its kernel calls.
-        passes: true if the mode that looks it up neither decides nor remembers anything of a call.
+        signature: its arguments.
+        is_atens: true if it is one of ATen's own, whose schemas and tags say what it writes and
+            draws; another library's may write and draw more.
+        seeded: true if it is tagged to draw random numbers.
         undefined: the positions of outputs that are partly unwritten.
         buffer: the argument that it does not read, and returns written in part; ``None`` without.
+        is_collective: true if it waits for other processes.
         asynchronous: true for a collective, whose results are complete only after a wait.
         waits: true for the operator that waits.
         aliases: true if its results may be views of its arguments, which it does not write.
         pointwise: true if each element of the result depends on one place of the arguments alone.
         elementwise: true if it is pointwise, or copies.
         reads_no_data: true if it reads no more than the forms of its arguments.
+        reads_around: true if it may show more memory than its arguments cover.
         rebinds: true if it gives its first argument other memory, or another view of the same, and
             writes none.
         takes_storages: true if an argument is a storage.
         has_lists: true if an argument is a list of tensors.
         allocates: true if its results are uninitialized memory, or have some at the end.
+        gives_new_memory: true if its results are uninitialized memory, and no argument's.
+        tells_of_memory: true if its result depends on where its arguments lie.
         copies: true if it overwrites its first argument with the second.
+        overwrites: true if it does not read what it writes.
         scales: true if it adds ``beta`` times its first argument.
         gives_value: true if it returns a value of Python's that depends on its arguments' data.
     """
 
-    def __init__(
-        self,
-        func: torch._ops.OpOverload,
-        rows: tuple[Row, ...] = (),
-        override: str | None = None,
-    ) -> None:
+    def __init__(self, func: torch._ops.OpOverload) -> None:
         schema = func._schema
+        name = schema.name
         self.func = func
-        self.run = caller_of(func) if type(func) is torch._ops.OpOverload else func
-        self.rows = rows
-        self.chain = [(row, row.rule.when.holds) for row in rows]
-        self.override = override
-        self.twin: torch._ops.OpOverload | None = None
-        self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
-        self.hides_calls = not rows and is_foreign(func)
-        self.passes = False
-        self.composite = not rows and _is_composite(func)
-        self.name = overload_name(func)
-        self.names = names_of(func, (row.rule.op for row in rows))
-        self.variant = variant_of(func)
-        self.out_names = out_names(func)
         self.signature = signature_of(func)
-        self.allocates = schema.name in NEW_MEMORY or schema.name in _GROWN_MEMORY
+        self.is_atens = func.namespace == "aten"
         self.seeded = torch.Tag.nondeterministic_seeded in func.tags
-        self.undefined = UNDEFINED_OUTPUTS.get(schema.name, ())
-        self.buffer = _BUFFERS.get(schema.name)
-        self.waits = schema.name == "_c10d_functional::wait_tensor"
-        self.asynchronous = func.namespace in _COLLECTIVES and not self.waits
-        self.aliases = not schema.is_mutable and any(each.alias_info for each in schema.arguments)
-        self.rebinds = schema.name in _REBINDING or torch.Tag.inplace_view in func.tags
-        self.takes_storages = any(str(each.type) == "Storage" for each in schema.arguments)
-        self.scales = schema.name.removesuffix("_") in _SCALING
+        self.undefined = UNDEFINED_OUTPUTS.get(name, ())
+        self.buffer = _BUFFERS.get(name)
+        self.is_collective = func.namespace in COLLECTIVES
+        self.waits = name == "_c10d_functional::wait_tensor"
+        self.asynchronous = func.namespace in _ASYNCHRONOUS and not self.waits
+        self.aliases = not schema.is_mutable and any(
+            argument.alias_info for argument in schema.arguments
+        )
         self.pointwise = torch.Tag.pointwise in func.tags
-        self.elementwise = self.pointwise or schema.name in _COPIES
-        self.reads_no_data = self.allocates or schema.name.endswith(_FORMS_ALONE)
-        self.has_lists = any(str(each.type) == "List[Tensor]" for each in schema.arguments)
-        self.copies = schema.name == "aten::copy_"
-        self.gives_value = schema.name in _VALUES
-        unsaid = _UNSAID.get(schema.name, ())
+        self.elementwise = self.pointwise or name in _COPIES
+        self.allocates = name in NEW_MEMORY or name in _GROWN_MEMORY
+        self.gives_new_memory = name in NEW_MEMORY and not schema.is_mutable
+        self.tells_of_memory = name in _ABOUT_MEMORY
+        self.reads_no_data = self.allocates or name.endswith(_FORMS_ONLY)
+        self.reads_around = name.startswith(AROUND)
+        self.rebinds = name in _REBINDING or torch.Tag.inplace_view in func.tags
+        types = {str(argument.type) for argument in schema.arguments}
+        self.takes_storages = "Storage" in types
+        self.has_lists = "List[Tensor]" in types
+        self.copies = name == "aten::copy_"
+        self.overwrites = name in _OVERWRITING or (self.seeded and schema.is_mutable)
+        self.scales = name.removesuffix("_") in _SCALING
+        self.gives_value = name in _VALUES
+        unsaid = _UNSAID.get(name, ())
         self._written = {
             argument.name: position
             for position, argument in enumerate(schema.arguments)
@@ -215,35 +195,13 @@ class OverloadInfo:
             or (argument.alias_info is not None and argument.alias_info.is_write)
         }
 
-    @cached_property
-    def kernels(self) -> set[tuple[str, bool]]:
-        """Device types, and whether nested, for which a composite has kernels, which ATen runs."""
-        has_kernel = self.func.has_kernel_for_dispatch_key
-        return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
-
-    @cached_property
-    def forbids_overlap(self) -> bool:
-        """True if ATen requires that inputs other than ``self`` do not overlap the output.
-
-        Operators with an in-place variant require it, because they write while they read. The
-        ``out`` variants that PyTorch generates copy a finished result, and pointwise operators read
-        an element before they write it.
-        """
-        if self.pointwise:
-            return False
-        if self.variant == "inplace":
-            return True
-        namespace, _, name = self.func._schema.name.partition("::")
-        has_kernel = self.func.has_kernel_for_dispatch_key
-        generated = has_kernel(torch._C.DispatchKey.CompositeExplicitAutograd)
-        return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
-
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Return the tensors that the call may read, also those in lists: all but ``out=``."""
-        found = tensors_in(args)
+        tensors = tensors_in(args)
         if kwargs:
-            found += tensors_in(v for name, v in kwargs.items() if name not in self.out_names)
-        return found
+            outs = self.signature.out_names
+            tensors += tensors_in(value for name, value in kwargs.items() if name not in outs)
+        return tensors
 
     def without_unread(
         self, inputs: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -275,3 +233,9 @@ class OverloadInfo:
             args[position] if position < len(args) else kwargs.get(name)
             for name, position in self._written.items()
         )
+
+
+@lru_cache(_OVERLOADS)
+def effects_of(func: torch._ops.OpOverload) -> Effects:
+    """Return the effects of an overload, found out once."""
+    return Effects(func)

@@ -1,0 +1,70 @@
+"""A call in a mode's hands, with all that the mode finds out about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from detmode.mode.overload_info import OverloadInfo
+from detmode.table.call import Call
+from detmode.table.call_site import CallSite, Note
+from detmode.table.rule import Rule, Substitute
+from detmode.table.rule_table import Row
+
+
+class Handled(Call):
+    """A call that a mode decides on.
+
+    Args:
+        overload: what the mode knows of the overload.
+        args, kwargs, pretend, traced: as of any :class:`~detmode.table.call.Call`.
+
+    Attributes:
+        name: the overload as reports show it; compiled code may call another variant.
+        row: the first row of the overload whose condition holds; ``None`` without one.
+        rule: its rule.
+        site: the place where the call is made, once it has been looked up.
+        notes: those of the forward calls whose backward makes the call, once looked up.
+    """
+
+    __slots__ = ("name", "notes", "overload", "row", "rule", "site")
+
+    site: CallSite | None
+    notes: Sequence[Note] | None
+    row: Row | None
+    rule: Rule | None
+
+    def __init__(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        pretend: str | None = None,
+        traced: bool = False,
+    ) -> None:
+        Call.__init__(self, overload.signature, args, kwargs, pretend, traced)
+        self.overload = overload
+        self.name = overload.name
+        self.site = self.notes = None
+        for row, holds in overload.chain:
+            if holds(self):
+                self.row, self.rule = row, row.rule
+                break
+        else:
+            self.row = self.rule = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that mean the overload in a report, an allow region or an override."""
+        return self.overload.names
+
+    @property
+    def substitute(self) -> Substitute:
+        """The action of a row that substitutes."""
+        action = self.rule.action if self.rule is not None else None
+        assert isinstance(action, Substitute)
+        return action
+
+    def run(self) -> Any:
+        """Make the call by ATen."""
+        return self.overload.run(*self.args, **self.kwargs)

@@ -1,0 +1,109 @@
+"""What a mode knows of one overload: from its schema, and from the mode's rule table."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from detmode.process.arguments import signature_of
+from detmode.process.dispatch import caller_of, is_foreign
+from detmode.table.names import names_of, overload_name
+from detmode.table.rule_table import Row
+from detmode.table.variants import variant_of
+
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""The key of operators that are made of other ones."""
+
+# Device types and nestedness of tensors, by the key under which backends register kernels for them.
+_BACKENDS = {
+    getattr(torch._C.DispatchKey, f"{'NestedTensor' * nested}{device_type.upper()}"): (
+        device_type,
+        nested,
+    )
+    for device_type in ("cpu", "cuda", "mps", "xpu")
+    for nested in (False, True)
+}
+
+
+def is_elementwise(func: Any) -> bool:
+    """Return whether ``func`` is an operator of ATen whose kernels work element by element."""
+    return (
+        isinstance(func, torch._ops.OpOverload)
+        and func.namespace == "aten"
+        and torch.Tag.pointwise in func.tags
+        and not _is_composite(func)
+    )
+
+
+def _is_composite(func: torch._ops.OpOverload) -> bool:
+    # TorchScript's own operators have no dispatcher entry to ask.
+    return func.namespace != "prim" and torch._C._dispatch_has_kernel_for_dispatch_key(
+        func.name(), COMPOSITE
+    )
+
+
+class OverloadInfo:
+    """Facts about one overload: from its schema, and from the table of the mode that looks it up.
+
+    Args:
+        func: the overload.
+        rows: its chain in the table; empty if none of its calls may vary.
+        override: the action that the mode's ``overrides`` give it.
+
+    Attributes:
+        chain: the rows with their conditions.
+        run: makes a call, sooner than ``func``, which is called in Python.
+        composite: true if it is composed of other operators and no row lists it.
+        twin: the operator that compiled code calls instead of it, if these are the facts of that.
+        names: all names that mean it in a report, an allow region or an override.
+        dense_passes: true if calls without a sparse tensor do not vary.
+        hides_calls: true if it is another library's and no row lists it: a mode does not see what
+            its kernel calls.
+        passes: true if the mode that looks it up neither decides nor remembers anything of a call.
+    """
+
+    def __init__(
+        self,
+        func: torch._ops.OpOverload,
+        rows: tuple[Row, ...] = (),
+        override: str | None = None,
+    ) -> None:
+        self.func = func
+        self.run = caller_of(func) if type(func) is torch._ops.OpOverload else func
+        self.rows = rows
+        self.chain = [(row, row.rule.when.holds) for row in rows]
+        self.override = override
+        self.twin: torch._ops.OpOverload | None = None
+        self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
+        self.hides_calls = not rows and is_foreign(func)
+        self.passes = False
+        self.composite = not rows and _is_composite(func)
+        self.name = overload_name(func)
+        self.names = names_of(func, (row.rule.op for row in rows))
+        self.variant = variant_of(func)
+        self.signature = signature_of(func)
+
+    @cached_property
+    def kernels(self) -> set[tuple[str, bool]]:
+        """Device types, and whether nested, for which a composite has kernels, which ATen runs."""
+        has_kernel = self.func.has_kernel_for_dispatch_key
+        return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
+
+    @cached_property
+    def forbids_overlap(self) -> bool:
+        """True if ATen requires that inputs other than ``self`` do not overlap the output.
+
+        Operators with an in-place variant require it, because they write while they read. The
+        ``out`` variants that PyTorch generates copy a finished result, and pointwise operators read
+        an element before they write it.
+        """
+        if torch.Tag.pointwise in self.func.tags:
+            return False
+        if self.variant == "inplace":
+            return True
+        namespace, _, name = self.func._schema.name.partition("::")
+        has_kernel = self.func.has_kernel_for_dispatch_key
+        generated = has_kernel(torch._C.DispatchKey.CompositeExplicitAutograd)
+        return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
