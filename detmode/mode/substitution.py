@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.process.extent import extent_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
 from detmode.table.call import SCALARS, tensors_in
@@ -306,14 +307,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
         return False
-    (start, end), (first, last) = map(_bytes, (one, other))
+    (start, end), (first, last) = extent_of(one), extent_of(other)
     return start < last and first < end
-
-
-def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return where the bytes of a dense tensor begin and end in its storage."""
-    start = int(tensor.storage_offset()) * tensor.itemsize
-    return start, start + tensor.numel() * tensor.itemsize
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
