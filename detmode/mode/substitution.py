@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from detmode.process.bounded import Bounded
 from detmode.process.extent import extent_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
@@ -26,7 +27,7 @@ validations = Calls()
 _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
-_valid: set[tuple[Any, ...]] = set()
+_valid: Bounded[tuple[Any, ...], None] = Bounded(1 << 13)
 _SPARSE = object()
 """Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
 TorchScript's, such as packed weights, no ``__eq__``."""
@@ -80,9 +81,7 @@ def validate(overload: OverloadInfo, arguments: Mapping[str, Any]) -> None:
             if "keyword argument" not in str(error):
                 raise
             return
-    if len(_valid) >= 1 << 13:
-        _valid.clear()
-    _valid.add(key)
+    _valid.keep(key, None)
 
 
 def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:

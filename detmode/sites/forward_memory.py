@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from detmode.process.bounded import Bounded
 from detmode.process.undo import Undo
 from detmode.sites.graphs import place_of
 from detmode.sites.lines import (
@@ -62,7 +63,7 @@ class Region:
 
 
 class ByNode(Generic[T]):
-    """Values for autograd nodes, by their numbers; the oldest are dropped first.
+    """Values for autograd nodes, by their numbers.
 
     Numbers belong to the thread that makes the node: those of autograd's own threads
     (recomputation, double backward) may repeat this thread's.
@@ -70,11 +71,11 @@ class ByNode(Generic[T]):
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._own: dict[int, T] = {}
-        self.foreign: dict[int, T] = {}
+        self._own: Bounded[int, T] = Bounded(_NOTES)
+        self.foreign: Bounded[int, T] = Bounded(_NOTES)
 
     @property
-    def mine(self) -> dict[int, T]:
+    def mine(self) -> Bounded[int, T]:
         """The values for the nodes that the current thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
@@ -82,14 +83,6 @@ class ByNode(Generic[T]):
     def repeats(self) -> bool:
         """True if the current thread's numbers may repeat, because several threads share them."""
         return self.mine is self.foreign
-
-    def keep(self, number: int, value: T) -> None:
-        """Keep ``value`` for a node of the calling thread."""
-        values = self.mine
-        if len(values) >= _NOTES:
-            for oldest in list(values)[: _NOTES // 4]:
-                del values[oldest]
-        values[number] = value
 
     def of(self, node: torch.autograd.graph.Node) -> list[T]:
         """Return the candidates for a node's value: one, or two if numbers repeat."""
@@ -211,7 +204,7 @@ class ForwardMemory:
             ]
             allowed += self._allowed_around(node)
         note = Note(call.site, call.overload.names, tuple(dict.fromkeys(allowed)))
-        self._notes.keep(number, note)
+        self._notes.mine.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
         """Note the site of the call that makes the newest autograd node, if it makes one.
@@ -226,9 +219,9 @@ class ForwardMemory:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
             if number >= since and number not in self._places.mine:
-                self._places.keep(number, place)
+                self._places.mine.keep(number, place)
         elif torch.is_grad_enabled():
-            self._places.keep(number, place)
+            self._places.mine.keep(number, place)
 
     def current_place(self) -> CallSite | None:
         """Return the site of the forward call whose backward is running."""
@@ -255,7 +248,7 @@ class ForwardMemory:
             _current.caller = outer
             if caller is not None:
                 for number in range(start, _get_sequence_nr()):
-                    self._callers.keep(number, caller)
+                    self._callers.mine.keep(number, caller)
 
     def caller(self) -> CallSite | None:
         """Return the place where the compiled graph is called that is running, or its backward."""

@@ -15,6 +15,7 @@ from detmode.mode.audit.traffic import Floor
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.interception import facts_of
+from detmode.process.bounded import Bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import ReportRow
 from detmode.rules import families
@@ -44,7 +45,7 @@ class _Tally:
     classes: set[type] = field(default_factory=set)
     paths: ModulePaths = field(default_factory=ModulePaths)
     # By the number of an autograd node, the module path of its forward call.
-    made_in: dict[int, str] = field(default_factory=dict)
+    made_in: Bounded[int, str] = field(default_factory=lambda: Bounded(_NODES))
 
     def add(self, other: _Tally) -> None:
         """Add what another thread has counted."""
@@ -60,11 +61,9 @@ class _Tally:
         """Return the path of the module that makes the call; in backward, of its forward call."""
         node = torch._C._current_autograd_node()
         path = self.made_in.get(node._sequence_nr(), "") if node is not None else self._path()
-        if len(self.made_in) >= _NODES:
-            for oldest in list(self.made_in)[: _NODES // 4]:
-                del self.made_in[oldest]
         # The first call that finds a node's number used is the one that made the node.
-        self.made_in.setdefault(_get_sequence_nr() - 1, path)
+        if (number := _get_sequence_nr() - 1) not in self.made_in:
+            self.made_in.keep(number, path)
         return path
 
     def _path(self) -> str:
