@@ -30,8 +30,9 @@ from detmode.bits.tensors import (
 from detmode.mode.messages import with_place
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
-from detmode.mode.sampling import Run, SampledCalls, rank
+from detmode.mode.sampling import Run, SampledCalls
 from detmode.process.dispatch import resolve_views, without_modes
+from detmode.process.rank import rank_and_size
 from detmode.process.undo import Lock
 from detmode.sites.graphs import site_from
 from detmode.sites.observers import repeated, repetition
@@ -330,7 +331,7 @@ class Recheck:
                 if sides[0] != sides[1]:
                     differing[pair.name] = sides
             if differing:
-                place = site.text, module, rank()
+                place = site.text, module, rank_and_size()[0]
                 found.append(VaryingCall(overload, number, *place, differing, rule))
         self._differing += len(found)
         return tuple(found)

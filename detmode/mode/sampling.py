@@ -15,11 +15,10 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import distributed
 
 from detmode.bits.tensors import is_foreign
 from detmode.process.dispatch import trace_paused, untraced, with_tensors
-from detmode.process.rank import rank_of
+from detmode.process.rank import rank_and_size
 from detmode.table.overload_info import OverloadInfo
 from detmode.table.twins import SITE
 
@@ -79,7 +78,7 @@ class SampledCalls:
         gap = 1
         if self.rate < 1:
             # Both may change between two draws. A hash is drawn 30 times sooner than by Random.
-            seed = f"{torch.default_generator.initial_seed()} {rank()} {self._number}"
+            seed = f"{torch.default_generator.initial_seed()} {rank_and_size()[0]} {self._number}"
             drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
             # The number of failures before the first success, by the inverse of its distribution.
             gap += int(min(math.log((drawn + 1) / 2**64) / math.log1p(-self.rate), _MOST))
@@ -103,14 +102,6 @@ class SampledCalls:
             with suppress(AttributeError):
                 # Where vars() has been called, Python finds attributes more slowly.
                 delattr(level, name)
-
-
-def rank() -> int | None:
-    """Return the rank of this process, or ``None`` if it is the only one."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    found = rank_of()
-    return None if found is None else found.number
 
 
 def _dispatching(
