@@ -245,6 +245,31 @@ class Kernel:
         self.name = name
 
 
+def test_picks_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pick is noted while somebody notes, a locked one is taken, and autotuners stay Triton's."""
+
+    class Autotuner:
+        def __init__(self) -> None:
+            self.cache: dict[str, str] = {}
+            self.configs, self.base_fn = ["narrow", "wide"], Kernel
+
+        def run(self, key: str, fastest: str) -> str:
+            if key not in self.cache:
+                self.cache[key] = fastest
+            return self.cache[key]
+
+    module, plain = SimpleNamespace(Autotuner=Autotuner), Autotuner.run
+    monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", module)
+    name = f"{Kernel.__module__}.{Kernel.__qualname__} 64"
+    with Choices() as first, Choices() as second:
+        assert Autotuner().run("64", "wide") == "wide"
+    assert first.sections["triton"] == second.sections["triton"] == {name: "wide"}
+    with Choices(LockFile(first.sections)):
+        assert Autotuner().run("64", "narrow") == "wide"
+    assert Autotuner.run is plain
+    assert Autotuner().run("64", "narrow") == "narrow"
+
+
 def test_picks_of_inductor() -> None:
     """The fastest kernel for an operator and its inputs is noted, and another one is refused."""
     node = SimpleNamespace(get_dtype=lambda: torch.float32, get_size=lambda: [2, 3])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from detmode.bits.tensors import is_strided
 from detmode.process.dispatch import without_modes
 from detmode.process.extent import extent_of
+from detmode.process.patched import Patched
 from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer
 from detmode.table.overload_info import OverloadInfo
@@ -400,13 +401,7 @@ def _spans_of_elements(tensor: Tensor, masks: list[Tensor]) -> list[Span]:
     return list(zip(ends[::2], ends[1::2]))
 
 
-def watch() -> None:
-    """Show each resized or copied storage to the innermost observer: no operator says so."""
-    storages: Any = torch.UntypedStorage
-    if "resize_" in vars(storages):
-        return
-    resize, copy = storages.resize_, storages.copy_
-
+def _resize_shown(resize: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(resize)
     def observed(storage: torch.UntypedStorage, size: int) -> Any:
         seen_by = observer() if _count_modes() else None
@@ -414,12 +409,21 @@ def watch() -> None:
             return resize(storage, size)
         return seen_by.observe_resize(storage, functools.partial(resize, storage, size))
 
+    return observed
+
+
+def _copy_shown(copy: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(copy)
-    def observed_copy(
-        storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any
-    ) -> Any:
+    def observed(storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any) -> Any:
         seen_by = observer() if _count_modes() else None
         run = functools.partial(copy, storage, source, *options, **named)
         return run() if seen_by is None else seen_by.observe_copy(storage, source, run)
 
-    storages.resize_, storages.copy_ = observed, observed_copy
+    return observed
+
+
+STORAGE_METHODS = (
+    Patched(lambda: torch.UntypedStorage, "resize_", _resize_shown),
+    Patched(lambda: torch.UntypedStorage, "copy_", _copy_shown),
+)
+"""What resizes and copies storages, and shows it to the innermost observer: no operator says so."""

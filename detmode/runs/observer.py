@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from detmode.process.dispatch import (
     untraced,
     with_tensors,
 )
+from detmode.process.patched import Patched
 from detmode.process.threads import follow_threads
 from detmode.process.torch_settings import IN_MODES
 from detmode.process.undo import Undo, tell_if_elsewhere
@@ -45,6 +47,8 @@ class RunObserver(Observer):
     """Observes every operator of a block, and the operators inside those of tensor subclasses."""
 
     supports_higher_order_operators = True
+    _shows: tuple[Patched, ...] = (graphs.CALL,)
+    """The functions of PyTorch that show an observer what no operator does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,9 +61,11 @@ class RunObserver(Observer):
         hand_over_to(type(self))
         self._places = CallSites()
         self._functions: dict[str, str] = {}
-        graphs.watch()
         undo = Undo()
         self._blocks.append(undo)
+        importlib.import_module(graphs.OUTPUT_CODE)
+        for function in self._shows:
+            function.until(undo)
         compiled = ExitStack()
         undo.note(functools.partial(undo.run_in_thread, compiled.close))
         compiled.enter_context(compiled_as_outside())

@@ -31,7 +31,7 @@ from detmode.runs.description import about_run, arguments_text, generator_state,
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.graphs import Graph, running
 from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
-from detmode.runs.memory import DEFINED, PARTLY, UNDEFINED, Memory, watch
+from detmode.runs.memory import DEFINED, PARTLY, STORAGE_METHODS, UNDEFINED, Memory
 from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
@@ -78,6 +78,8 @@ class record(RunObserver):
         TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator;
             ``level`` or ``steps`` is none; or calls are to be dumped at another level than theirs.
     """
+
+    _shows = (*RunObserver._shows, *STORAGE_METHODS)
 
     def __init__(
         self,
@@ -129,7 +131,6 @@ class record(RunObserver):
         self._write_lock()
         self._choices.__enter__()
         if self._level != STEP:
-            watch()
             super().__enter__()
         watch_steps(self)
         return self
