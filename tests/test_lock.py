@@ -12,7 +12,7 @@ import torch
 
 import detmode
 from detmode.cli.commands import locks
-from detmode.environment.doctor import numerics, program, ranks
+from detmode.environment.doctor import distributed_runs, numerics, processes
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock.autotuners import _picked
@@ -201,7 +201,7 @@ def test_what_fails_is_not_locked(run_command: Run, tmp_path: Path) -> None:
 
 def test_the_doctor_and_locks_share_their_names() -> None:
     """The doctor reads no variable past the list, and the list's settings can be set and read."""
-    for module in (numerics, program, ranks):
+    for module in (numerics, processes, distributed_runs):
         assert "os.environ" not in Path(module.__file__).read_text(), module.__name__
     assert len(OPTIONS) > 10
     for name in SETTINGS:

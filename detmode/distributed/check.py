@@ -27,14 +27,14 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from detmode.distributed.begun_check import MOST_SHARDS, BegunCheck, agree
-from detmode.distributed.local_state import digests_of, local_tensors
-from detmode.distributed.verdict import (
+from detmode.distributed.check_verdict import (
     Held,
     Verdict,
     ranks_text,
     verdict_on_steps,
     verdict_on_tensors,
 )
+from detmode.distributed.local_state import digests_of, local_tensors
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.rank import has_group
 

@@ -41,7 +41,7 @@ from detmode.process.torch_settings import (
     deterministic_flag,
 )
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import site_from
+from detmode.sites.graph_nodes import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call import SCALARS, Call, tensors_in

@@ -30,11 +30,11 @@ from detmode.bits.tensors import (
 from detmode.mode.messages import with_place
 from detmode.mode.repetition.repeatable import StartingState, data_of, why_never, why_not
 from detmode.mode.repetition.snapshot import CannotCopyError
-from detmode.mode.sampling import Run, SampledCalls
+from detmode.mode.sampled_calls import Run, SampledCalls
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.rank import rank_and_size
 from detmode.process.undo import Lock
-from detmode.sites.graphs import site_from
+from detmode.sites.graph_nodes import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call import Call, tensors_in
 from detmode.table.call_site import CallSite

@@ -19,7 +19,7 @@ from detmode.mode.repetition.repeatable import StartingState, data_of, why_never
 from detmode.mode.repetition.snapshot import CannotCopyError
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
-from detmode.runs.graphs import Graph
+from detmode.runs.compiled_graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.sites.observers import repeated

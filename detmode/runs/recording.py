@@ -27,17 +27,17 @@ from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.process.dispatch import untraced, without_modes
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
+from detmode.runs.compiled_graphs import Graph, running
 from detmode.runs.description import about_run, arguments_text, generator_state, lock_of_run
 from detmode.runs.dump_file import CallName, DumpWriter
-from detmode.runs.graphs import Graph, running
-from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
-from detmode.runs.memory import DEFINED, PARTLY, STORAGE_METHODS, UNDEFINED, Memory
 from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError, partly_uninitialized
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
+from detmode.runs.unwritten import DEFINED, PARTLY, STORAGE_METHODS, UNDEFINED, Memory
 from detmode.table.call import tensors_in
 from detmode.table.call_site import CallSite
 from detmode.table.overload_info import OverloadInfo

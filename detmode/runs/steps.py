@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.rank import has_group
 from detmode.process.undo import Lock
-from detmode.runs.levels import named_tensors, state_of
+from detmode.runs.trace_levels import named_tensors, state_of
 
 
 class Stepped(Protocol):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from detmode.sites.cells import place_in
-from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import place_of, runs_graph, site_from
+from detmode.sites.graph_nodes import place_of, runs_graph, site_from
 from detmode.sites.lines import backward_site, site_of, surroundings
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node

@@ -21,7 +21,7 @@ import torch
 
 from detmode.process.bounded import Bounded
 from detmode.process.undo import Undo
-from detmode.sites.graphs import place_of
+from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import (
     backward_site,
     nearest,

@@ -15,9 +15,9 @@ import wrapt
 
 from detmode.process.by_id import ById
 from detmode.sites.cells import place_in
-from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph
+from detmode.sites.graph_nodes import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node

@@ -26,7 +26,7 @@ from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode import listed
 from detmode.mode.recheck import WINDOW
 from detmode.mode.repetition import draws
-from detmode.mode.sampling import SampledCalls
+from detmode.mode.sampled_calls import SampledCalls
 from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

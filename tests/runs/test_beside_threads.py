@@ -76,7 +76,7 @@ def heard() -> None:
 
 
 def test_a_recording_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
-    """What shows it storages and compiled graphs is replaced during its block, and no longer."""
+    """Nothing that shows it storages and compiled graphs stays replaced after its block."""
     before = process_state()
     with record(tmp_path / "outer"):
         with record(tmp_path / "inner"):

@@ -26,7 +26,7 @@ def _noted(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 RUN = Patched(lambda: getattr(sys.modules.get(_TRITON), "Autotuner", None), "run", _noted)
-"""What Triton's autotuners do at each call; its users are the choices that note what is picked."""
+"""The call of Triton's autotuners; its users are the choices that note what is picked."""
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import CAN_COMPILE, thread
 from detmode.mode.compiled.lowering import keeping_whole
-from detmode.sites.graphs import has_line, note_root
+from detmode.sites.graph_nodes import has_line, note_root
 from detmode.sites.lines import WRAPPERS, nearest, nearest_place, site_of, surroundings
 from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from detmode.mode.audit.audit_report import AuditReport, Cost
 from detmode.mode.audit.blind_spots import find_unseen
-from detmode.mode.audit.report import AuditReport, Cost
 from detmode.mode.audit.traffic import Floor
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode

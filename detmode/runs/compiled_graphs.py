@@ -23,8 +23,8 @@ from torch._guards import TracingContext
 
 from detmode.process.patched import Patched
 from detmode.sites.call_sites import CallSites
-from detmode.sites.files import is_inductors, is_users
 from detmode.sites.observers import observer
+from detmode.sites.user_files import is_inductors, is_users
 from detmode.table.call_site import CallSite
 
 GRAPH = "compiled::"

@@ -426,4 +426,4 @@ STORAGE_METHODS = (
     Patched(lambda: torch.UntypedStorage, "resize_", _resize_shown),
     Patched(lambda: torch.UntypedStorage, "copy_", _copy_shown),
 )
-"""What resizes and copies storages, and shows it to the innermost observer: no operator says so."""
+"""The methods that change storages, and show it to the innermost observer: no operator does."""
