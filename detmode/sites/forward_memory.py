@@ -153,25 +153,47 @@ class ForwardMemory:
         except ValueError:
             # A thread of PyTorch's own has no others.
             frame = None
-        site = None
-        if (found := nearest_place(frame, paths)) is not None:
+        forward = call.notes[0].site if call.notes else None
+        site, overload = self.locate(frame, forward, paths)
+        if overload and overload.replace("_.", ".") == call.name.replace("_.", "."):
+            call.name = overload
+        if site is None and in_backward:
+            site = CallSite(backward_site(), None)
+        call.site = site
+
+    def locate(
+        self,
+        frame: FrameType | None,
+        forward: CallSite | None,
+        paths: ModulePaths,
+        *,
+        exact: bool = False,
+    ) -> tuple[CallSite | None, str]:
+        """Return the place of the call that is being dispatched: the user's line, and the module.
+
+        Args:
+            frame: the first to look at.
+            forward: the place of the forward call, in its backward.
+            paths: those of the modules; they take the program's own line.
+            exact: as for :func:`~detmode.sites.lines.nearest_place`.
+
+        Returns:
+            ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
+        """
+        site, overload = None, ""
+        if (found := nearest_place(frame, paths, exact=exact)) is not None:
             user, site, is_graphs = found
             if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
                 user = nearest(user) or user
                 site = place or caller or CallSite(site_of(user), site.module)
-                if overload.replace("_.", ".") == call.name.replace("_.", "."):
-                    call.name = overload
             if site.site.text not in paths.own_lines:
                 paths.own_lines[site.site.text] = own_line(user)
-        if call.notes and (site is None or site.module is None):
-            forward = call.notes[0].site
+        if forward is not None and (site is None or site.module is None):
             # A Python function's backward, or a hook, belongs to the module of the forward call.
             site = forward if site is None else CallSite(site.site, forward.module)
-        if site is None and in_backward:
-            site = CallSite(backward_site(), None)
-        call.site = site
+        return site, overload
 
     def remember_call(self, call: Call, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.

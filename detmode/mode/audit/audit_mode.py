@@ -19,7 +19,7 @@ from detmode.process.bounded import Bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import ReportRow
 from detmode.rules import families
-from detmode.sites.lines import surroundings
+from detmode.sites.lines import modules_around
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call import Call
 from detmode.table.overload_info import OverloadInfo
@@ -67,7 +67,7 @@ class _Tally:
         return path
 
     def _path(self) -> str:
-        modules = surroundings(sys._getframe())[1]
+        modules = modules_around(sys._getframe())
         for cls in set(map(type, modules)) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)
