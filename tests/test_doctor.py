@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import detmode
 from detmode.environment import known
-from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, program, software
+from detmode.environment.doctor import SEVERITIES, Finding, findings, numerics, processes, software
 
 
 def finding(subject: str) -> Finding:
@@ -109,7 +109,7 @@ def test_severities(has_gpu: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(software.cuda, "unavailable", lambda device: "there is none")
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: "spawn")
     isolated = SimpleNamespace(flags=SimpleNamespace(ignore_environment=1))
-    monkeypatch.setattr(program, "sys", isolated)
+    monkeypatch.setattr(processes, "sys", isolated)
     rows = findings()
     errors, warnings, notes = (
         {row.subject for row in rows if row.severity == severity} for severity in SEVERITIES

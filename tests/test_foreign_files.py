@@ -19,7 +19,7 @@ from detmode import DeterministicMode, Report
 from detmode.environment.lock.drift import differences
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.mode.audit.report import AuditReport
+from detmode.mode.audit.audit_report import AuditReport
 from detmode.testing import baseline
 from detmode.verify.certificates import Certificate
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from detmode.cli.launchers import under_detmode
-from detmode.sites.files import is_users
+from detmode.sites.user_files import is_users
 
 
 @pytest.mark.parametrize(

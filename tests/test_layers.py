@@ -81,7 +81,7 @@ NAMED_ONLY = {
     "detmode.mode.listed": "detmode.mode.deterministic_mode",
     "detmode.mode.other_threads": "detmode.mode.deterministic_mode",
     "detmode.mode.recheck": "detmode.mode.deterministic_mode",
-    "detmode.mode.sampling": "detmode.mode.deterministic_mode",
+    "detmode.mode.sampled_calls": "detmode.mode.deterministic_mode",
     "detmode.environment.lock.autotuners": "detmode.environment.lock.choices",
 }
 """The modules that import another one for a type, and are imported by it; there are no more."""

@@ -12,7 +12,7 @@ import torch
 
 import detmode
 from detmode.cli.commands import locks
-from detmode.environment.doctor import numerics, program, ranks
+from detmode.environment.doctor import distributed_runs, numerics, processes
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock.autotuners import _picked
@@ -201,7 +201,7 @@ def test_what_fails_is_not_locked(run_command: Run, tmp_path: Path) -> None:
 
 def test_the_doctor_and_locks_share_their_names() -> None:
     """The doctor reads no variable past the list, and the list's settings can be set and read."""
-    for module in (numerics, program, ranks):
+    for module in (numerics, processes, distributed_runs):
         assert "os.environ" not in Path(module.__file__).read_text(), module.__name__
     assert len(OPTIONS) > 10
     for name in SETTINGS:
@@ -243,6 +243,31 @@ def test_workers_are_not_the_program(tmp_path: Path) -> None:
 class Kernel:
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+def test_picks_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pick is noted while somebody notes, a locked one is taken, and autotuners stay Triton's."""
+
+    class Autotuner:
+        def __init__(self) -> None:
+            self.cache: dict[str, str] = {}
+            self.configs, self.base_fn = ["narrow", "wide"], Kernel
+
+        def run(self, key: str, fastest: str) -> str:
+            if key not in self.cache:
+                self.cache[key] = fastest
+            return self.cache[key]
+
+    module, plain = SimpleNamespace(Autotuner=Autotuner), Autotuner.run
+    monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", module)
+    name = f"{Kernel.__module__}.{Kernel.__qualname__} 64"
+    with Choices() as first, Choices() as second:
+        assert Autotuner().run("64", "wide") == "wide"
+    assert first.sections["triton"] == second.sections["triton"] == {name: "wide"}
+    with Choices(LockFile(first.sections)):
+        assert Autotuner().run("64", "narrow") == "wide"
+    assert Autotuner.run is plain
+    assert Autotuner().run("64", "narrow") == "narrow"
 
 
 def test_picks_of_inductor() -> None:

@@ -725,7 +725,7 @@ COMPILED = (
         ("tags = (torch.Tag.cudagraph_unsafe,)", "tags = ()"),
     ),
     *_of(
-        "detmode/sites/graphs.py",
+        "detmode/sites/graph_nodes.py",
         f"{_COMPILED('compiled')} {_COMPILED('programs')}",
         ("if root and outermost.startswith(root):", "if False:"),
         ('base = base.removesuffix("_")', "pass"),
@@ -733,7 +733,7 @@ COMPILED = (
     *_of(
         "detmode/sites/forward_memory.py",
         _COMPILED("programs"),
-        ("self._callers.keep(number, caller)", "pass"),
+        ("self._callers.mine.keep(number, caller)", "pass"),
         ("except ValueError:", "except KeyError:"),
     ),
     *_of(
@@ -752,7 +752,7 @@ COMPILED = (
         ("if path is None and (modules", "if path is not None and (modules"),
     ),
     *_of(
-        "detmode/runs/graphs.py",
+        "detmode/runs/compiled_graphs.py",
         _COMPILED("observers"),
         ('if options.get("is_backward"):', "if False:"),
         ("fresh -= used", "pass"),
@@ -806,7 +806,7 @@ MANY_RANKS = (
         ("if len(set(steps.values())) > 1:", "if False:"),
     ),
     *_of(
-        "detmode/distributed/verdict.py",
+        "detmode/distributed/check_verdict.py",
         _RANKS("check_ranks"),
         ("parties[1:] if len(parties[0]) * 2 > ranks else parties", "parties[1:]"),
         ("if each and each.shard == shard}", "if each}"),
@@ -843,7 +843,7 @@ MANY_RANKS = (
         ("return ranks[self.peers[0] : self.peers[0] + 1]", "return ranks"),
     ),
     *_of(
-        "detmode/runs/memory.py",
+        "detmode/runs/unwritten.py",
         "tests/runs/test_recording.py tests/runs/test_parallel.py",
         ("return UNDEFINED if undefined == n_bytes else PARTLY", "return UNDEFINED"),
         (
@@ -857,7 +857,7 @@ MANY_RANKS = (
         ("new[self._places[put_back]] = self._held[put_back]", "pass"),
     ),
     *_of(
-        "detmode/runs/levels.py",
+        "detmode/runs/trace_levels.py",
         "tests/runs/test_levels.py",
         ("self._open.clear()", "pass"),
         ('"gradients": _plain([each.grad for each in parameters]),', ""),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from detmode.bits.tensors import SPARSE_PARTS
 from detmode.process.arguments import SCALARS, tensors_in
+from detmode.process.extent import extent_of
 
 _ALIGNMENT = 512
 """The CUDA allocator's alignment; kernels depend on an address only modulo this."""
@@ -24,7 +25,7 @@ class _Span:
 
     def __init__(self, tensors: list[Tensor], *, whole: bool, in_place: bool) -> None:
         storage = tensors[0].untyped_storage()
-        reaches = [(0, storage.nbytes()) if whole else _reach(tensor) for tensor in tensors]
+        reaches = [(0, storage.nbytes()) if whole else extent_of(tensor) for tensor in tensors]
         self.begin = min(begin for begin, _ in reaches)
         end = min(max(end for _, end in reaches), storage.nbytes())
         # The copy has the same alignment, because kernels choose their path by it.
@@ -149,12 +150,3 @@ def _memory_of(tensor: Tensor) -> int:
     """Return what tensors that share memory have in common."""
     strided = tensor.layout == torch.strided and not tensor._is_zerotensor()
     return tensor.untyped_storage()._cdata if strided else id(tensor)
-
-
-def _reach(tensor: Tensor) -> tuple[int, int]:
-    """Return the range of bytes of its storage that a tensor uses."""
-    begin = int(tensor.storage_offset()) * tensor.itemsize
-    if tensor.numel() == 0:
-        return begin, begin
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride()))
-    return begin, begin + int(last + 1) * tensor.itemsize

@@ -61,7 +61,7 @@ def before_abrupt_ends(act: Callable[[AbruptEnd], None]) -> Iterator[None]:
 
 def _caller() -> str:
     """Return the line of the program that ends it, as `` at file:line``; empty if it has none."""
-    from detmode.sites.files import is_own
+    from detmode.sites.user_files import is_own
 
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

@@ -218,7 +218,7 @@ def _shows_everything() -> bool:
 
 def _where(tb: TracebackType | None) -> str:
     """Return the program's innermost line, as `` at file:line``; empty if it has none."""
-    from detmode.sites.files import is_own
+    from detmode.sites.user_files import is_own
 
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(tb)]
     own = [f"{file}:{line}" for file, line in lines if is_own(file)]

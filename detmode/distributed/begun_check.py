@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
+from detmode.distributed.check_verdict import Held
 from detmode.distributed.local_state import ShardDigests, hash_of
-from detmode.distributed.verdict import Held
 
 MOST_SHARDS = 31
 """The most shards, of different forms or devices, of which a rank may hold tensors."""

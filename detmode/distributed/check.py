@@ -27,15 +27,16 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from detmode.distributed.begun_check import MOST_SHARDS, BegunCheck, agree
-from detmode.distributed.local_state import digests_of, local_tensors
-from detmode.distributed.verdict import (
+from detmode.distributed.check_verdict import (
     Held,
     Verdict,
     ranks_text,
     verdict_on_steps,
     verdict_on_tensors,
 )
+from detmode.distributed.local_state import digests_of, local_tensors
 from detmode.process.dispatch import untraced, without_modes
+from detmode.process.rank import has_group
 
 _PAUSES = (1e-4, 0.05)
 """The shortest and the longest time between two looks at what has not arrived, in seconds."""
@@ -116,7 +117,7 @@ class check_ranks:
             raise TypeError("check_ranks: ignore must be a list of globs, got one str")
         if not timeout > 0:
             raise ValueError(f"check_ranks: timeout must be above 0 seconds, got {timeout}")
-        if not (distributed.is_available() and distributed.is_initialized()):
+        if not has_group():
             raise RuntimeError(
                 "check_ranks compares the ranks of a process group: call "
                 "torch.distributed.init_process_group first"

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor, distributed
 
+from detmode.process.rank import has_group
+
 
 class RankGroup:
     """The ranks of a process group, or this process alone if there is none.
@@ -21,7 +23,7 @@ class RankGroup:
     """
 
     def __init__(self, group: distributed.ProcessGroup | None, device: torch.device) -> None:
-        present = distributed.is_available() and distributed.is_initialized()
+        present = has_group()
         self.size = distributed.get_world_size(group) if present else 1
         self.rank = distributed.get_rank(group) if present else 0
         if self.rank < 0:

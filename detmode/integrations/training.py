@@ -14,6 +14,7 @@ from detmode.distributed.fixed_buckets import fix_buckets
 from detmode.distributed.one_report import ALONE
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode, current_mode
 from detmode.process.dispatch import without_modes
+from detmode.process.rank import has_group
 from detmode.reports.report import ACTIONS, Report, of_ranks
 from detmode.reports.terminal import terminal_width
 
@@ -22,9 +23,7 @@ T = TypeVar("T")
 
 def world() -> tuple[int, int]:
     """Return this process's rank and the number of ranks: 0 and 1 without a process group."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return 0, 1
+    return (distributed.get_rank(), distributed.get_world_size()) if has_group() else (0, 1)
 
 
 def of_all(value: T) -> list[T]:

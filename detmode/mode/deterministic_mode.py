@@ -29,7 +29,7 @@ from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
-from detmode.mode.sampling import RecheckedLevel, RecheckedListedLevel
+from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
 from detmode.mode.substitution import validations
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced

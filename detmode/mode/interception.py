@@ -40,7 +40,7 @@ from detmode.process.torch_settings import (
     deterministic_flag,
 )
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import site_from
+from detmode.sites.graph_nodes import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call_site import Site
@@ -52,7 +52,6 @@ __tracebackhide__ = True
 
 _UNSEEN: Any = object()
 _NO_DISPATCH = torch.Tensor.__torch_dispatch__
-_registries: dict[str, dict[Any, Any]] = {}
 _get_mode = torch._C._get_dispatch_mode
 _count_modes = torch._C._len_torch_dispatch_stack
 _FILES = 1 << 10
@@ -353,11 +352,17 @@ def warn_at(message: str, site: Site) -> None:
     if site.file is None:
         warnings.warn(message, DeterminismWarning, stacklevel=2)
         return
-    # With a registry a program that makes a mode for each step is still warned once.
-    if len(_registries) >= _FILES:
-        # Generated code may name ever new ones.
-        _registries.clear()
-    registry = _registries.setdefault(site.file, {})
+    registry = _registry_of(site.file)
     warnings.warn_explicit(
         message, DeterminismWarning, site.file, site.line, site.python_module, registry
     )
+
+
+@functools.lru_cache(_FILES)
+def _registry_of(file: str) -> dict[Any, Any]:
+    """Return where Python notes the warnings of a file that were shown.
+
+    With it, a program that makes a mode for each step is warned once. Of generated code there may
+    be ever new files.
+    """
+    return {}

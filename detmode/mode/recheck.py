@@ -34,11 +34,12 @@ from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.messages import with_place
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampling import Run, SampledCalls, rank
+from detmode.mode.sampled_calls import Run, SampledCalls
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
+from detmode.process.rank import rank_and_size
 from detmode.process.undo import Lock
-from detmode.sites.graphs import site_from
+from detmode.sites.graph_nodes import site_from
 from detmode.sites.observers import repeated, repetition
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE
@@ -324,7 +325,7 @@ class Recheck:
                 if sides[0] != sides[1]:
                     differing[pair.name] = sides
             if differing:
-                place = site.text, module, rank()
+                place = site.text, module, rank_and_size()[0]
                 found.append(VaryingCall(overload, number, *place, differing, rule))
         self._differing += len(found)
         return tuple(found)

@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.arguments import SCALARS, tensors_in
+from detmode.process.bounded import Bounded
+from detmode.process.extent import extent_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
 from detmode.table.rule import Substitute
@@ -26,7 +28,7 @@ validations = Calls()
 _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
-_valid: set[tuple[Any, ...]] = set()
+_valid: Bounded[tuple[Any, ...], None] = Bounded(1 << 13)
 _SPARSE = object()
 """Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
 TorchScript's, such as packed weights, no ``__eq__``."""
@@ -83,9 +85,7 @@ def validate(call: Handled) -> None:
             if "keyword argument" not in str(error):
                 raise
             return
-    if len(_valid) >= 1 << 13:
-        _valid.clear()
-    _valid.add(key)
+    _valid.keep(key, None)
 
 
 def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:
@@ -304,14 +304,8 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
         return False
     if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
         return False
-    (start, end), (first, last) = map(_bytes, (one, other))
+    (start, end), (first, last) = extent_of(one), extent_of(other)
     return start < last and first < end
-
-
-def _bytes(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return where the bytes of a dense tensor begin and end in its storage."""
-    start = int(tensor.storage_offset()) * tensor.itemsize
-    return start, start + tensor.numel() * tensor.itemsize
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

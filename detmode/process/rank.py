@@ -1,4 +1,4 @@
-"""The place of this process in a distributed run, as its launcher tells it in the environment."""
+"""The place of this process in a distributed run: its launcher's word, or its process group's."""
 
 from __future__ import annotations
 
@@ -77,6 +77,26 @@ def rank_of(environment: Mapping[str, str] = os.environ) -> Rank | None:
         (number("TORCHELASTIC_MAX_RESTARTS", 0) or 0) + 1,
         "\n".join([environment.get("TORCHELASTIC_RUN_ID", ""), *run]),
     )
+
+
+def has_group() -> bool:
+    """Return whether the program has initialized ``torch.distributed``."""
+    from torch import distributed  # whoever asks has loaded PyTorch
+
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def rank_and_size() -> tuple[int, int] | tuple[None, None]:
+    """Return this process's rank and the number of ranks; both ``None`` if it is the only one.
+
+    They are those of the default process group, and the launcher's until there is one.
+    """
+    if has_group():
+        from torch import distributed
+
+        return distributed.get_rank(), distributed.get_world_size()
+    rank = rank_of()
+    return (None, None) if rank is None else (rank.number, rank.world_size)
 
 
 def written(ranks: Iterable[int]) -> str:

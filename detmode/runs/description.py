@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from detmode.bits.tensors import is_capturing
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockFile
 from detmode.mode.deterministic_mode import current_mode
 from detmode.process.generators import digest_of, digests
+from detmode.process.rank import rank_and_size
 
 _LONG = 200
 """Characters of a call's arguments, after which a text ends in its digest."""
@@ -58,11 +58,12 @@ def generator_state(inputs: list[Tensor], kwargs: dict[str, Any]) -> Tensor:
 
 def about_run() -> dict[str, Any]:
     """Return the description of the run for ``trace.json``: what no lock has."""
+    rank, size = (None if number is None else str(number) for number in rank_and_size())
     return {
         "arguments": sys.argv,
         "generators": digests(),
-        "rank": _of_ranks("RANK", "get_rank"),
-        "world_size": _of_ranks("WORLD_SIZE", "get_world_size"),
+        "rank": rank,
+        "world_size": size,
     }
 
 
@@ -70,9 +71,3 @@ def lock_of_run() -> LockFile:
     """Return the lock of the run that begins here."""
     mode = current_mode()
     return lock_of() if mode is None else lock_of(run=mode.as_locked())
-
-
-def _of_ranks(variable: str, function: str) -> str | None:
-    """Return a number that the launcher has set, or that the program's default group has."""
-    known = distributed.is_available() and distributed.is_initialized()
-    return str(getattr(distributed, function)()) if known else os.environ.get(variable)

@@ -22,9 +22,9 @@ from detmode.runs.comparison import (
     Divergence,
     Line,
 )
+from detmode.runs.compiled_graphs import GRAPH
 from detmode.runs.dump_diff import compare_dumps, pairs
 from detmode.runs.dump_file import dumps_of
-from detmode.runs.graphs import GRAPH
 from detmode.runs.started import (
     origins_of,
     other_groups,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -22,10 +23,18 @@ from detmode.process.dispatch import (
     untraced,
     with_tensors,
 )
+from detmode.process.patched import Patched
 from detmode.process.threads import follow_threads
 from detmode.process.torch_settings import IN_MODES
 from detmode.process.undo import Undo, tell_if_elsewhere
-from detmode.runs import graphs
+from detmode.runs.compiled_graphs import (
+    CALL,
+    OUTPUT_CODE,
+    Graph,
+    graph_of,
+    is_compilers_own,
+    running,
+)
 from detmode.sites.call_sites import CallSites
 from detmode.sites.observers import Observer
 from detmode.sites.sharding import is_propagation, is_wrapper
@@ -45,6 +54,8 @@ class RunObserver(Observer):
     """Observes every operator of a block, and the operators inside those of tensor subclasses."""
 
     supports_higher_order_operators = True
+    _shows: tuple[Patched, ...] = (CALL,)
+    """The functions of PyTorch that show an observer what no operator does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,9 +68,11 @@ class RunObserver(Observer):
         hand_over_to(type(self))
         self._places = CallSites()
         self._functions: dict[str, str] = {}
-        graphs.watch()
         undo = Undo()
         self._blocks.append(undo)
+        importlib.import_module(OUTPUT_CODE)
+        for function in self._shows:
+            function.until(undo)
         compiled = ExitStack()
         undo.note(functools.partial(undo.run_in_thread, compiled.close))
         compiled.enter_context(compiled_as_outside())
@@ -111,7 +124,7 @@ class RunObserver(Observer):
         if (
             self._thread.is_inside
             or not self._blocks
-            or graphs.is_compilers_own(func)
+            or is_compilers_own(func)
             or is_wrapper(func)
             or is_propagation()
         ):
@@ -121,22 +134,22 @@ class RunObserver(Observer):
             site = kwargs.pop(SITE)
             func, run = original, functools.partial(run, site=site)
             place = self._places.of_twin(site)
-        elif graphs.running.graph is not None:
-            place = graphs.running.graph.place
+        elif running.graph is not None:
+            place = running.graph.place
         return super().observe(func, args, kwargs, run, place)
 
     def observe_graph(self, compiled: Any, inputs: Any, run: Callable[[Any], Any]) -> Any:
         """Observe the call of a graph. See :class:`Observer`."""
         if self._thread.is_inside:
             return run(inputs)
-        outer = graphs.running.graph
-        graph = graphs.running.graph = graphs.graph_of(compiled, self._places, self._functions)
+        outer = running.graph
+        graph = running.graph = graph_of(compiled, self._places, self._functions)
         try:
             return self._observe_graph(graph, inputs, run)
         finally:
-            graphs.running.graph = outer
+            running.graph = outer
 
-    def _observe_graph(self, graph: graphs.Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
+    def _observe_graph(self, graph: Graph, inputs: Any, run: Callable[[Any], Any]) -> Any:
         """Observe a graph that is not inside an observed call."""
         raise NotImplementedError
 

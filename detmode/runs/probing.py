@@ -21,7 +21,7 @@ from detmode.mode.options import check_operator
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import without_modes
 from detmode.rules import default_rules
-from detmode.runs.graphs import Graph
+from detmode.runs.compiled_graphs import Graph
 from detmode.runs.observer import RunObserver
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from detmode.sites.observers import repeated

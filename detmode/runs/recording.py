@@ -28,17 +28,17 @@ from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective, CollectiveNumbers
+from detmode.runs.compiled_graphs import Graph, running
 from detmode.runs.description import about_run, arguments_text, generator_state, lock_of_run
 from detmode.runs.dump_file import CallName, DumpWriter
-from detmode.runs.graphs import Graph, running
-from detmode.runs.levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
-from detmode.runs.memory import DEFINED, PARTLY, UNDEFINED, Memory, watch
 from detmode.runs.observer import RunObserver
 from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError, partly_uninitialized
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
+from detmode.runs.unwritten import DEFINED, PARTLY, STORAGE_METHODS, UNDEFINED, Memory
 from detmode.table.call_site import CallSite
 from detmode.table.names import overload_name
 
@@ -78,6 +78,8 @@ class record(RunObserver):
         TypeError, ValueError: ``dump`` is not a list of such texts, or a text names no operator;
             ``level`` or ``steps`` is none; or calls are to be dumped at another level than theirs.
     """
+
+    _shows = (*RunObserver._shows, *STORAGE_METHODS)
 
     def __init__(
         self,
@@ -128,7 +130,6 @@ class record(RunObserver):
         self._write_lock()
         self._choices.__enter__()
         if self._level != STEP:
-            watch()
             super().__enter__()
         watch_steps(self)
         return self

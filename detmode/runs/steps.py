@@ -13,8 +13,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from detmode.process.dispatch import untraced, without_modes
+from detmode.process.rank import has_group
 from detmode.process.undo import Lock
-from detmode.runs.levels import named_tensors, state_of
+from detmode.runs.trace_levels import named_tensors, state_of
 
 
 class Stepped(Protocol):
@@ -111,7 +112,7 @@ def run_digest(group: Any = None) -> str:
     if leaf is None:
         raise RuntimeError("run_digest: no recording is running; call it inside detmode.record()")
     leaves = [leaf]
-    if distributed.is_available() and distributed.is_initialized():
+    if has_group():
         found: list[Any] = [None] * distributed.get_world_size(group)
         with without_modes():
             distributed.all_gather_object(found, leaf, group)

@@ -12,10 +12,10 @@ from detmode.reports.page import Page, Table, TableRow, plural
 from detmode.reports.progress import progress
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import DIFFERENT, Comparison
-from detmode.runs.levels import CALL, MODULE
 from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import StepRange
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
+from detmode.runs.trace_levels import CALL, MODULE
 
 
 class FirstStep(NamedTuple):

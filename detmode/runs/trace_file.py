@@ -20,10 +20,9 @@ from typing import Any, NamedTuple
 
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.process.files import open_file
+from detmode.process.files import open_file, parsed_json, read_file
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
-from detmode.runs.files import read_json
 from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
@@ -35,6 +34,7 @@ UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for uninitialized memory, which may hold anything and always compares equal."""
 _FIELDS = 10
 """The fields of a call; those at the end may be missing."""
+_MOST_BYTES_OF_JSON = 1 << 24
 _MOST_BYTES_A_LINE = 1 << 20
 _MOST_TEXT_A_CALL = 1 << 23
 """Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
@@ -338,7 +338,7 @@ def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
     """
     what = form.partition("-")[2]
     try:
-        head = read_json(file)
+        head = parsed_json(read_file(file, _MOST_BYTES_OF_JSON))
     except ValueError as error:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:

@@ -10,8 +10,8 @@ from typing import Any
 from detmode.bits.effects import effects_of
 from detmode.reports.progress import progress
 from detmode.runs.collectives import Collective
+from detmode.runs.compiled_graphs import GRAPH
 from detmode.runs.dump_file import CallName
-from detmode.runs.graphs import GRAPH
 from detmode.runs.trace_file import (
     DIGEST_BYTES,
     UNDEFINED,

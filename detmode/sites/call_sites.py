@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from detmode.sites.cells import place_in
-from detmode.sites.files import is_users
 from detmode.sites.forward_memory import forward_memory
-from detmode.sites.graphs import place_of, runs_graph, site_from
-from detmode.sites.lines import backward_site, site_of, surroundings
+from detmode.sites.graph_nodes import site_from
+from detmode.sites.lines import backward_site
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Site
-
-_current_node = torch._C._current_autograd_node
 
 
 class CallSites:
@@ -59,16 +57,6 @@ class CallSites:
         return site_from(site, self._memory.caller())[0]
 
     def _place(self) -> CallSite:
-        frame, modules = surroundings(sys._getframe())
-        in_backward = _current_node() is not None
-        if frame is None:
-            return self._memory.current_place() or CallSite(backward_site(), None)
-        if runs_graph(frame):
-            place, _ = place_of(frame, self._memory.caller(), self._paths)
-            if place is not None:
-                return place
-        if modules:
-            return CallSite(site_of(frame), self._paths.of(modules, recomputed=in_backward))
-        # A Python function's backward, or a hook, belongs to the module of the forward call.
-        forward = self._memory.current_place() if in_backward else None
-        return CallSite(site_of(frame), forward.module if forward is not None else None)
+        forward = self._memory.current_place()
+        place, _ = self._memory.locate(sys._getframe(), forward, self._paths, exact=True)
+        return place or CallSite(backward_site(), None)

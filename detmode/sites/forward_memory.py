@@ -19,8 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
+from detmode.process.bounded import Bounded
 from detmode.process.undo import Undo
-from detmode.sites.graphs import place_of
+from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import (
     backward_site,
     nearest,
@@ -79,7 +80,7 @@ class Region:
 
 
 class ByNode(Generic[T]):
-    """Values for autograd nodes, by their numbers; the oldest are dropped first.
+    """Values for autograd nodes, by their numbers.
 
     Numbers belong to the thread that makes the node: those of autograd's own threads
     (recomputation, double backward) may repeat this thread's.
@@ -87,11 +88,11 @@ class ByNode(Generic[T]):
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        self._own: dict[int, T] = {}
-        self.foreign: dict[int, T] = {}
+        self._own: Bounded[int, T] = Bounded(_NOTES)
+        self.foreign: Bounded[int, T] = Bounded(_NOTES)
 
     @property
-    def mine(self) -> dict[int, T]:
+    def mine(self) -> Bounded[int, T]:
         """The values for the nodes that the current thread makes."""
         return self._own if threading.get_ident() == self._thread else self.foreign
 
@@ -99,14 +100,6 @@ class ByNode(Generic[T]):
     def repeats(self) -> bool:
         """True if the current thread's numbers may repeat, because several threads share them."""
         return self.mine is self.foreign
-
-    def keep(self, number: int, value: T) -> None:
-        """Keep ``value`` for a node of the calling thread."""
-        values = self.mine
-        if len(values) >= _NOTES:
-            for oldest in list(values)[: _NOTES // 4]:
-                del values[oldest]
-        values[number] = value
 
     def of(self, node: torch.autograd.graph.Node) -> list[T]:
         """Return the candidates for a node's value: one, or two if numbers repeat."""
@@ -177,25 +170,47 @@ class ForwardMemory:
         except ValueError:
             # A thread of PyTorch's own has no others.
             frame = None
-        site = None
-        if (found := nearest_place(frame, paths)) is not None:
+        forward = call.notes[0].site if call.notes else None
+        site, overload = self.locate(frame, forward, paths)
+        if overload and overload.replace("_.", ".") == call.name.replace("_.", "."):
+            call.name = overload
+        if site is None and in_backward:
+            site = CallSite(backward_site(), None)
+        call.site = site
+
+    def locate(
+        self,
+        frame: FrameType | None,
+        forward: CallSite | None,
+        paths: ModulePaths,
+        *,
+        exact: bool = False,
+    ) -> tuple[CallSite | None, str]:
+        """Return the place of the call that is being dispatched: the user's line, and the module.
+
+        Args:
+            frame: the first to look at.
+            forward: the place of the forward call, in its backward.
+            paths: those of the modules; they take the program's own line.
+            exact: as for :func:`~detmode.sites.lines.nearest_place`.
+
+        Returns:
+            ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
+        """
+        site, overload = None, ""
+        if (found := nearest_place(frame, paths, exact=exact)) is not None:
             user, site, is_graphs = found
             if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
                 user = nearest(user) or user
                 site = place or caller or CallSite(site_of(user), site.module)
-                if overload.replace("_.", ".") == call.name.replace("_.", "."):
-                    call.name = overload
             if site.site.text not in paths.own_lines:
                 paths.own_lines[site.site.text] = own_line(user)
-        if call.notes and (site is None or site.module is None):
-            forward = call.notes[0].site
+        if forward is not None and (site is None or site.module is None):
             # A Python function's backward, or a hook, belongs to the module of the forward call.
             site = forward if site is None else CallSite(site.site, forward.module)
-        if site is None and in_backward:
-            site = CallSite(backward_site(), None)
-        call.site = site
+        return site, overload
 
     def remember_call(self, call: Placed, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
@@ -228,7 +243,7 @@ class ForwardMemory:
             ]
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
-        self._notes.keep(number, note)
+        self._notes.mine.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
         """Note the site of the call that makes the newest autograd node, if it makes one.
@@ -243,9 +258,9 @@ class ForwardMemory:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
             if number >= since and number not in self._places.mine:
-                self._places.keep(number, place)
+                self._places.mine.keep(number, place)
         elif torch.is_grad_enabled():
-            self._places.keep(number, place)
+            self._places.mine.keep(number, place)
 
     def current_place(self) -> CallSite | None:
         """Return the site of the forward call whose backward is running."""
@@ -272,7 +287,7 @@ class ForwardMemory:
             _current.caller = outer
             if caller is not None:
                 for number in range(start, _get_sequence_nr()):
-                    self._callers.keep(number, caller)
+                    self._callers.mine.keep(number, caller)
 
     def caller(self) -> CallSite | None:
         """Return the place where the compiled graph is called that is running, or its backward."""

@@ -15,9 +15,9 @@ import wrapt
 
 from detmode.process.by_id import ById
 from detmode.sites.cells import place_in
-from detmode.sites.files import is_own, is_users
-from detmode.sites.graphs import INTERPRETER, is_compilers, node_at, runs_graph
+from detmode.sites.graph_nodes import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 
 _current_node = torch._C._current_autograd_node
@@ -67,10 +67,8 @@ def outer_site(site: Site, paths: ModulePaths) -> str | None:
     return paths.own_lines.get(site.text)
 
 
-def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.nn.Module]]:
-    """Return the nearest frame of the user's code, and the modules being called, outermost first.
-
-    A frame that runs a node of a compiled graph stands for the user's.
+def modules_around(frame: FrameType | None) -> list[torch.nn.Module]:
+    """Return the modules that are being called, the outermost first.
 
     In a backward, only modules that the backward itself calls: a recomputed forward, or the
     backward of a Python function. The stack is read because hooks would change the program: global
@@ -80,7 +78,6 @@ def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.
     Args:
         frame: the first to look at; the next one is its caller.
     """
-    user: FrameType | None = None
     modules: list[torch.nn.Module] = []
     has_wrappers = bool(_compiled)
     while frame is not None:
@@ -94,26 +91,24 @@ def surroundings(frame: FrameType | None) -> tuple[FrameType | None, list[torch.
             called = _module_called_by(frame)
             if called is not None and called not in modules[-1:]:
                 modules.append(called)
-        elif user is None and _stands_for_user(frame):
-            user = frame
         frame = frame.f_back
-    modules.reverse()
-    return user, [module for module in modules if not _is_compilers(module)]
+    return [module for module in reversed(modules) if not _is_compilers(module)]
 
 
 def nearest_place(
-    start: FrameType | None, paths: ModulePaths
+    start: FrameType | None, paths: ModulePaths, *, exact: bool = False
 ) -> tuple[FrameType, CallSite, bool] | None:
     """Return the nearest frame of the user's code, its place, and whether it runs a graph.
 
-    What :func:`surroundings` finds, with the stack read no further than needed, since this is asked
-    at each call that a mode decides on. The place has the innermost module that is being called,
-    which may be below the frame or above it. A module that a model has at several places is shown
-    where it was first called.
+    A frame that runs a node of a compiled graph stands for the user's. The place has the innermost
+    module that is being called, which may be below the frame or above it.
 
     Args:
-        start: the first frame to look at.
+        start: the first frame to look at; the next one is its caller.
         paths: those of the modules.
+        exact: true if a module that a model has at several places is shown at that of the call.
+            Else it is shown where it was first called, and the stack is read no further than
+            needed: a mode asks at each call that it decides on.
     """
     user, module = start, None
     while user is not None:
@@ -134,16 +129,16 @@ def nearest_place(
     else:
         return None
     place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
-    if module is None:
+    if module is None and not exact:
         # Mostly there is none, in a program of many frames: nothing else is asked of them.
         frame, module_call = user.f_back, _MODULE_CALL
         while frame is not None and frame.f_code is not module_call:
             frame = frame.f_back
         if frame is not None and not _calls_backward(user.f_back, frame):
             module = _module_called_by(frame)
-    if module is not None:
-        path = paths.known.get(id(module))
-        if path is None and (modules := surroundings(start)[1]):
+    if module is not None or exact:
+        path = None if exact else paths.known.get(id(module))
+        if path is None and (modules := modules_around(start)):
             path = paths.of(modules, recomputed=_current_node() is not None)
         place = CallSite(place.site, path)
     return user, place, is_graphs

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from detmode.cuda.elements import once
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.verify.cases import (
     Case,
@@ -54,25 +55,17 @@ def _element(tensor: torch.Tensor, place: int) -> torch.Tensor:
 
 
 def _negative_zeros(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    _unexpanded(tensor).fill_(-0.0)
+    once(tensor).fill_(-0.0)  # PyTorch does not write to elements that share memory
 
 
 def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
     # In the upper half of their range, so that their own rounding is relatively small.
     normal = torch.finfo(tensor.dtype).smallest_normal
-    own = _unexpanded(tensor)
+    own = once(tensor)
     parts = 0.5 + 0.5 * torch.rand(
         own.shape, generator=generator, dtype=torch.float64, device="cpu"
     )
     own.copy_(parts * normal)
-
-
-def _unexpanded(tensor: torch.Tensor) -> torch.Tensor:
-    """Narrow expanded dimensions: PyTorch does not write to elements that share memory."""
-    for dim, stride in enumerate(tensor.stride()):
-        if stride == 0:
-            tensor = tensor.narrow(dim, 0, 1)
-    return tensor
 
 
 def _nan_in(part: str) -> Plant:

@@ -18,7 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from detmode import DeterministicMode, Native, Rule, allow, default_rules
 from detmode.mode.compiled import hooks, lowering
-from detmode.sites.graphs import text_of
+from detmode.sites.graph_nodes import text_of
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 

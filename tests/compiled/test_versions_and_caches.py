@@ -11,7 +11,7 @@ from test_compiled import COMPILED, rows, run
 
 import detmode
 from detmode import DeterministicMode
-from detmode.mode.audit.mode import Audit
+from detmode.mode.audit.audit_mode import Audit
 from detmode.mode.compiled.current import key_of
 from detmode.mode.row_counter import RowCounter
 from detmode.rules import default_rules

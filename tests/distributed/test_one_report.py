@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from detmode.distributed.one_report import ALONE, DIED, ELSEWHERE, LATE, OneReport
-from detmode.process.rank import Rank, named, rank_of
+from detmode.process.rank import Rank, has_group, named, rank_and_size, rank_of
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
 
@@ -170,3 +170,24 @@ def test_a_rank_by_its_environment() -> None:
     assert one.run == other.run != alone.run
     assert named([2]) == "rank 2"
     assert named([6, 0, 1, 2, 3]) == "ranks 0-3, 6"
+
+
+def test_a_rank_by_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program's process group counts, and what the launcher says until there is one."""
+    from torch import distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert rank_and_size() == (None, None)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not has_group()
+    assert rank_and_size() == (1, 2)
+    distributed.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+    try:
+        assert has_group()
+        assert rank_and_size() == (3, 8)
+    finally:
+        distributed.destroy_process_group()
+    assert rank_and_size() == (1, 2)

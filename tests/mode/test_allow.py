@@ -351,13 +351,18 @@ def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
 def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
     """When too many calls are noted, the oldest are forgotten; backward still runs or refuses."""
     monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
-    with mode() as made:
-        y = up(image())
-        for _ in range(32):
-            torch.ones(3, requires_grad=True).cumsum(0)
-        with pytest.raises(RuntimeError, match="bicubic2d"):
-            y.sum().backward()
-    assert made.records[-1].module is None
+
+    def under_the_mode():
+        with mode() as made:
+            y = up(image())
+            for _ in range(32):
+                torch.ones(3, requires_grad=True).cumsum(0)
+            with pytest.raises(RuntimeError, match="bicubic2d"):
+                y.sum().backward()
+        return made
+
+    # The memory of a new thread has the bound of now.
+    assert in_another_thread(under_the_mode).records[-1].module is None
 
 
 def test_a_graph_of_another_thread_takes_over_nothing(mode):

@@ -9,8 +9,7 @@ import torch
 from programs import in_another_thread, index_add, table_of
 
 from detmode import Substitute
-from detmode.mode.audit import Audit
-from detmode.mode.audit import mode as audit_mode
+from detmode.mode.audit import Audit, audit_mode
 from detmode.runs.probing import Probe
 
 CALLS = 100

@@ -27,7 +27,7 @@ from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.interception import Interception
 from detmode.mode.recheck import WINDOW
-from detmode.mode.sampling import RecheckedLevel, SampledCalls
+from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report, of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

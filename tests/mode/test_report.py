@@ -20,7 +20,7 @@ import detmode
 from detmode import DeterminismWarning, Report, ReportRow, allow
 from detmode.mode.audit import AuditReport
 from detmode.sites import lines
-from detmode.sites.graphs import INTERPRETER
+from detmode.sites.graph_nodes import INTERPRETER
 
 ROW = ReportRow(
     overload="aten::put_.default",

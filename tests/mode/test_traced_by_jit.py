@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from detmode import DeterministicMode, record
-from detmode.mode.audit.mode import Audit
+from detmode.mode.audit.audit_mode import Audit
 from detmode.runs.probing import Probe
 from detmode.testing.reproducible import _Filled
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch._dynamo  # it wraps torch.manual_seed, once
 from selection import PROFILE
+from torch._inductor.output_code import CompiledFxGraph
 
 import detmode
 from detmode import DeterministicMode, record
@@ -28,6 +29,8 @@ def process_state() -> list[object]:
         *(random.seed, numpy.random.seed, torch.manual_seed, torch.seed),
         *(torch.random.manual_seed, torch.random.seed),
         [*steps._running, *steps._hooks],
+        *("resize_" in vars(torch.UntypedStorage), "copy_" in vars(torch.UntypedStorage)),
+        CompiledFxGraph.__call__,
     ]
 
 
@@ -70,6 +73,18 @@ def heard() -> None:
         warnings.simplefilter("always")
         warnings.warn("beside", stacklevel=1)
     assert [str(each.message) for each in caught] == ["beside"]
+
+
+def test_a_recording_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
+    """Nothing that shows it storages and compiled graphs stays replaced after its block."""
+    before = process_state()
+    with record(tmp_path / "outer"):
+        with record(tmp_path / "inner"):
+            pass
+        assert process_state() != before
+        torch.ones(4).untyped_storage().resize_(4)
+    assert process_state() == before
+    assert "resize_" not in vars(torch.UntypedStorage)
 
 
 # What other threads warn of is theirs; heard() looks for its own.

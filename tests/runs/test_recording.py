@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 from traces import calls, compared, new
 
 from detmode import DeterministicMode, allow, record
-from detmode.runs.memory import DEFINED, Memory
-from detmode.runs.memory import UNDEFINED as NOTHING_DEFINED
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
+from detmode.runs.unwritten import DEFINED, Memory
+from detmode.runs.unwritten import UNDEFINED as NOTHING_DEFINED
 from detmode.sites.module_path import ModulePaths
 
 

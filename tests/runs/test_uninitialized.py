@@ -13,7 +13,7 @@ from traces import calls, compared, new
 
 import detmode
 from detmode import record
-from detmode.runs import memory
+from detmode.runs import unwritten
 from detmode.runs.marks import Mark
 from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
@@ -226,7 +226,7 @@ def test_a_collective_that_writes_parts_of_memory(
         marked.append((begin, end))
         return Mark(storage, begin, end, device)
 
-    monkeypatch.setattr(memory, "Mark", mark)
+    monkeypatch.setattr(unwritten, "Mark", mark)
     with record(tmp_path / "run"):
         x = new(16, BYTE)
         recording = observer()

@@ -6,7 +6,7 @@ what takes long to import (inductor, and CuPy where there is no GPU) is not impo
 
 from __future__ import annotations
 
-from detmode.environment.doctor import numerics, program, ranks, software
+from detmode.environment.doctor import distributed_runs, numerics, processes, software
 from detmode.environment.doctor.finding import SEVERITIES, Finding
 
 __all__ = ["SEVERITIES", "Finding", "findings"]
@@ -21,6 +21,6 @@ def findings() -> tuple[Finding, ...]:
 
     The settings are those of this moment: called in a program, those that the program made.
     """
-    looks = (*software.LOOKS, *numerics.LOOKS, *program.LOOKS, *ranks.LOOKS)
+    looks = (*software.LOOKS, *numerics.LOOKS, *processes.LOOKS, *distributed_runs.LOOKS)
     unsorted = (finding for look in looks for finding in look())
     return tuple(sorted(unsorted, key=lambda finding: SEVERITIES.index(finding.severity)))

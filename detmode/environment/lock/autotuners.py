@@ -3,48 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wrapt
 
-if TYPE_CHECKING:
-    from detmode.environment.lock.choices import Choices
+from detmode.process.patched import Patched
 
-_watching: list[Choices] = []
-"""Those that note choices at the moment."""
+_TRITON = "triton.runtime.autotuner"
 
 
-@contextmanager
-def watching(choices: Choices) -> Iterator[None]:
-    """Note what autotuners pick in the block."""
-    _hook_in()
-    _watching.append(choices)
-    try:
-        yield
-    finally:
-        _watching.remove(choices)
-
-
-@functools.cache
-def _hook_in() -> None:
-    """Watch the autotuners, now or once they are imported."""
-    wrapt.register_post_import_hook(_watch_triton, "triton.runtime.autotuner")
-    wrapt.register_post_import_hook(_watch_inductor, "torch._inductor.select_algorithm")
-
-
-def _watch_triton(module: ModuleType) -> None:
-    plain = module.Autotuner.run
-
+def _noted(plain: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(plain)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _watching and not isinstance(self.cache, _Configurations):
+        if not isinstance(self.cache, _Configurations):
             self.cache = _Configurations(self)
         return plain(self, *args, **kwargs)
 
-    module.Autotuner.run = run
+    return run
+
+
+RUN = Patched(lambda: getattr(sys.modules.get(_TRITON), "Autotuner", None), "run", _noted)
+"""The call of Triton's autotuners; its users are the choices that note what is picked."""
+
+
+@functools.cache
+def hook_in() -> None:
+    """Watch the autotuners, now or once they are imported."""
+    wrapt.register_post_import_hook(lambda _: RUN.look_again(), _TRITON)
+    wrapt.register_post_import_hook(_watch_inductor, "torch._inductor.select_algorithm")
 
 
 class _Configurations(dict[Any, Any]):
@@ -59,7 +48,7 @@ class _Configurations(dict[Any, Any]):
         self._tuner = tuner
 
     def __contains__(self, key: Any) -> bool:
-        for choices in _watching:
+        for choices in RUN.users:
             name = f"{choices.name_of(self._tuner)} {key}"
             if super().__contains__(key):
                 choices.note("triton", name, str(self[key]))
@@ -74,7 +63,7 @@ class _Configurations(dict[Any, Any]):
 
     def __setitem__(self, key: Any, config: Any) -> None:
         super().__setitem__(key, config)
-        for choices in _watching:
+        for choices in RUN.users:
             choices.note("triton", f"{choices.name_of(self._tuner)} {key}", str(config))
 
 
@@ -92,5 +81,5 @@ def _picked(timings: dict[Any, float], name: str, input_nodes: Any, *_: Any) -> 
         for node in input_nodes
     )
     best = min(timings, key=timings.__getitem__)
-    for choices in _watching:
+    for choices in RUN.users:
         choices.note("inductor", f"{name}({inputs})", best.name)

@@ -58,10 +58,10 @@ class Choices:
 
     def __enter__(self) -> Choices:
         self._at_start = known.settings()
-        for function in _SEEDING:
+        autotuners.hook_in()
+        for function in (*_SEEDING, autotuners.RUN):
             self._undo.callback(function.leave, self)
             function.enter(self)
-        self._undo.enter_context(autotuners.watching(self))
         return self
 
     def __exit__(

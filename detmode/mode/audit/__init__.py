@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from detmode.mode.audit.mode import Audit
-from detmode.mode.audit.report import AuditReport
+from detmode.mode.audit.audit_mode import Audit
+from detmode.mode.audit.audit_report import AuditReport
 
 __all__ = ["Audit", "AuditReport", "audit"]
 

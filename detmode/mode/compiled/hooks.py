@@ -30,8 +30,14 @@ from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import CAN_COMPILE, thread
 from detmode.mode.compiled.lowering import keeping_whole
 from detmode.mode.levels import innermost
-from detmode.sites.graphs import has_line, note_root
-from detmode.sites.lines import WRAPPERS, nearest, nearest_place, site_of, surroundings
+from detmode.sites.graph_nodes import has_line, note_root
+from detmode.sites.lines import (
+    WRAPPERS,
+    modules_around,
+    nearest,
+    nearest_place,
+    site_of,
+)
 from detmode.table.call_site import CallSite
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
@@ -149,7 +155,7 @@ def _module_of(graph: OutputGraph) -> str | None:
         frame.f_locals.get("fn"), torch.nn.Module
     ):
         return "fn"
-    modules = surroundings(sys._getframe())[1]
+    modules = modules_around(sys._getframe())
     if not modules:
         return None
     names = (name for name, value in frame.f_locals.items() if value is modules[-1])

@@ -31,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import AT_ONCE, key_of, thread
-from detmode.sites.graphs import text_of
+from detmode.sites.graph_nodes import text_of
 from detmode.table.markers import FLEX_ATTENTION_BACKWARD
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from detmode.table import interpolation
 from detmode.table.compositions import resized_planes, transposed
+from detmode.table.exact_interpolation import backward, cubic, linear
 from detmode.table.inputs import LAYOUTS, last
 from detmode.table.samples import Sample, Samples
 from detmode.table.shared_samples import bench_resize, resize, special_gradient, wrong_resizes
@@ -100,8 +100,8 @@ SAMPLES = Samples(
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
     references={
-        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), interpolation.backward(interpolation.linear)),
-        CUBIC2: interpolation.backward(interpolation.cubic),
+        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), backward(linear)),
+        CUBIC2: backward(cubic),
     },
     compositions={
         **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), _composed),

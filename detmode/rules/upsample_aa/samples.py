@@ -9,8 +9,8 @@ import torch
 
 from detmode.table.compositions import resized_planes
 from detmode.table.conditions import FLOATING
+from detmode.table.exact_interpolation import antialiased, backward, convolution, triangle
 from detmode.table.inputs import LAYOUTS, last
-from detmode.table.interpolation import antialiased, backward, convolution, triangle
 from detmode.table.samples import Sample, Samples
 from detmode.table.shared_samples import bench_resize, resize, special_gradient, wrong_resizes
 

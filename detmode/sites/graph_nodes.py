@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from detmode.sites.cells import place_in
-from detmode.sites.files import is_own, is_users
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 from detmode.table.names import overload_name
 from detmode.table.variants import variant_of

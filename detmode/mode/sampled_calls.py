@@ -13,14 +13,13 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch import distributed
 
 from detmode.bits.tensors import is_foreign
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import trace_paused, untrace_dispatch, with_tensors
-from detmode.process.rank import rank_of
+from detmode.process.rank import rank_and_size
 from detmode.table.twins import SITE
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -74,20 +73,12 @@ class SampledCalls:
         gap = 1
         if self.rate < 1:
             # Both may change between two draws. A hash is drawn 30 times sooner than by Random.
-            seed = f"{torch.default_generator.initial_seed()} {rank()} {self._number}"
+            seed = f"{torch.default_generator.initial_seed()} {rank_and_size()[0]} {self._number}"
             drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
             # The number of failures before the first success, by the inverse of its distribution.
             gap += int(min(math.log((drawn + 1) / 2**64) / math.log1p(-self.rate), _MOST))
         self._number += gap
         self.left = gap
-
-
-def rank() -> int | None:
-    """Return the rank of this process, or ``None`` if it is the only one."""
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank()
-    found = rank_of()
-    return None if found is None else found.number
 
 
 class RecheckedLevel(Level):

@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 from torch._guards import TracingContext
 
+from detmode.process.patched import Patched
 from detmode.sites.call_sites import CallSites
-from detmode.sites.files import is_inductors, is_users
 from detmode.sites.observers import observer
+from detmode.sites.user_files import is_inductors, is_users
 from detmode.table.call_site import CallSite
 
 GRAPH = "compiled::"
@@ -102,14 +103,7 @@ class _Running(threading.local):
 running = _Running()
 
 
-def watch() -> None:
-    """Show each graph to the innermost observer around its call."""
-    from torch._inductor.output_code import CompiledFxGraph
-
-    call: Any = CompiledFxGraph.__call__
-    if hasattr(call, "__wrapped__"):
-        return
-
+def _shown(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(call)
     def observed(compiled: Any, inputs: Any) -> Any:
         seen_by = observer() if _count_modes() else None
@@ -117,7 +111,14 @@ def watch() -> None:
             return call(compiled, inputs)
         return seen_by.observe_graph(compiled, inputs, functools.partial(call, compiled))
 
-    setattr(CompiledFxGraph, "__call__", observed)  # noqa: B010  # its type is fixed
+    return observed
+
+
+OUTPUT_CODE = "torch._inductor.output_code"
+CALL: Patched = Patched(
+    lambda: getattr(sys.modules.get(OUTPUT_CODE), "CompiledFxGraph", None), "__call__", _shown
+)
+"""The call of a graph, which shows it to the innermost observer."""
 
 
 def graph_of(compiled: Any, places: CallSites, functions: dict[str, str]) -> Graph:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from detmode.mode.audit.audit_report import AuditReport, Cost
 from detmode.mode.audit.blind_spots import find_unseen
-from detmode.mode.audit.report import AuditReport, Cost
 from detmode.mode.audit.traffic import Floor
 from detmode.mode.base_mode import facts_of
 from detmode.mode.decide import Decision, decide
@@ -18,12 +18,13 @@ from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampling import RecheckedLevel
+from detmode.mode.sampled_calls import RecheckedLevel
+from detmode.process.bounded import Bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report_row import ReportRow
 from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory
-from detmode.sites.lines import surroundings
+from detmode.sites.lines import modules_around
 from detmode.sites.module_path import ModulePaths
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
@@ -47,7 +48,7 @@ class _Tally:
     classes: set[type] = field(default_factory=set)
     paths: ModulePaths = field(default_factory=ModulePaths)
     # By the number of an autograd node, the module path of its forward call.
-    made_in: dict[int, str] = field(default_factory=dict)
+    made_in: Bounded[int, str] = field(default_factory=lambda: Bounded(_NODES))
 
     def add(self, other: _Tally) -> None:
         """Add what another thread has counted."""
@@ -63,15 +64,13 @@ class _Tally:
         """Return the path of the module that makes the call; in backward, of its forward call."""
         node = torch._C._current_autograd_node()
         path = self.made_in.get(node._sequence_nr(), "") if node is not None else self._path()
-        if len(self.made_in) >= _NODES:
-            for oldest in list(self.made_in)[: _NODES // 4]:
-                del self.made_in[oldest]
         # The first call that finds a node's number used is the one that made the node.
-        self.made_in.setdefault(_get_sequence_nr() - 1, path)
+        if (number := _get_sequence_nr() - 1) not in self.made_in:
+            self.made_in.keep(number, path)
         return path
 
     def _path(self) -> str:
-        modules = surroundings(sys._getframe())[1]
+        modules = modules_around(sys._getframe())
         for cls in set(map(type, modules)) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)

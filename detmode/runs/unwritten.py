@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from detmode.bits.effects import Effects
 from detmode.bits.tensors import is_strided
 from detmode.process.dispatch import without_modes
+from detmode.process.extent import extent_of
+from detmode.process.patched import Patched
 from detmode.runs.marks import CELL, Mark, Span
 from detmode.sites.observers import observer
 
@@ -153,8 +155,7 @@ class Memory:
     def defined_part(self, tensor: Tensor) -> Tensor:
         """Return a copy of a tensor in part defined, with zeros in place of the rest."""
         storage = tensor.untyped_storage()
-        covered = _spans(tensor)
-        begin, end = covered[0][0], covered[-1][1]
+        begin, end = extent_of(tensor)
         with without_modes():
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             found = torch.zeros(end - begin, dtype=torch.uint8, device=tensor.device)
@@ -347,8 +348,7 @@ class Memory:
 
     def _undefined_elements(self, tensor: Tensor) -> Tensor:
         """Return which elements are undefined: bool of the tensor's shape."""
-        covered, size = _spans(tensor), tensor.itemsize
-        begin, end = covered[0][0], covered[-1][1]
+        (begin, end), size = extent_of(tensor), tensor.itemsize
         elements = torch.zeros((end - begin) // size, dtype=torch.bool, device="cpu")
         for first, last in self._blocks[tensor.untyped_storage()._cdata].undefined.within(
             begin, end
@@ -383,30 +383,24 @@ def _spans(tensor: Tensor) -> list[Span]:
     for row in rows:
         n_rows *= len(row)
     if n_rows > _MOST_ROWS:
-        return [(begin, begin + sum(row[-1] for row in rows) + length)]
+        return [extent_of(tensor)]
     starts = sorted(begin + sum(offsets) for offsets in itertools.product(*rows))
     return [(start, start + length) for start in starts]
 
 
 def _spans_of_elements(tensor: Tensor, masks: list[Tensor]) -> list[Span]:
     """Return the bytes of a tensor's elements that a mask marks; masks broadcast to it."""
-    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-    marked = torch.zeros(reach + 1 if tensor.numel() else 0, dtype=torch.bool, device="cpu")
+    begin, end = extent_of(tensor)
+    marked = torch.zeros((end - begin) // tensor.itemsize, dtype=torch.bool, device="cpu")
     view = marked.as_strided(tensor.shape, tensor.stride())
     for mask in masks:
         view |= mask
     changes = np.flatnonzero(np.diff(marked.numpy(), prepend=False, append=False))
-    ends = ((changes + int(tensor.storage_offset())) * tensor.itemsize).tolist()
+    ends = (begin + changes * tensor.itemsize).tolist()
     return list(zip(ends[::2], ends[1::2]))
 
 
-def watch() -> None:
-    """Show each resized or copied storage to the innermost observer: no operator says so."""
-    storages: Any = torch.UntypedStorage
-    if "resize_" in vars(storages):
-        return
-    resize, copy = storages.resize_, storages.copy_
-
+def _resize_shown(resize: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(resize)
     def observed(storage: torch.UntypedStorage, size: int) -> Any:
         seen_by = observer() if _count_modes() else None
@@ -414,12 +408,21 @@ def watch() -> None:
             return resize(storage, size)
         return seen_by.observe_resize(storage, functools.partial(resize, storage, size))
 
+    return observed
+
+
+def _copy_shown(copy: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(copy)
-    def observed_copy(
-        storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any
-    ) -> Any:
+    def observed(storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any) -> Any:
         seen_by = observer() if _count_modes() else None
         run = functools.partial(copy, storage, source, *options, **named)
         return run() if seen_by is None else seen_by.observe_copy(storage, source, run)
 
-    storages.resize_, storages.copy_ = observed, observed_copy
+    return observed
+
+
+STORAGE_METHODS = (
+    Patched(lambda: torch.UntypedStorage, "resize_", _resize_shown),
+    Patched(lambda: torch.UntypedStorage, "copy_", _copy_shown),
+)
+"""The methods that change storages, and show it to the innermost observer: no operator does."""
