@@ -202,11 +202,6 @@ class Comparison(Shown):
         return self.divergence is None
 
     @property
-    def parting(self) -> Divergence | None:
-        """The earlier name of :attr:`divergence`."""
-        return self.divergence
-
-    @property
     def verdict(self) -> str:
         """The result in one sentence."""
         if self.divergence is not None:
@@ -237,7 +232,6 @@ class Comparison(Shown):
         return {
             "identical": self.identical,
             "divergence": as_data(self.divergence),
-            "parting": as_data(self.divergence),  # its earlier name
             "outputs": as_data(self.outputs),
             "drift": as_data(self.drift),
             "same": self.same,

@@ -245,7 +245,7 @@ class DumpReader:
         self.path = path
         file = path / "call.json"
         try:
-            head = read_head(file, FORMAT, (VERSION,))
+            head = read_head(file, FORMAT, VERSION)
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror}") from error
         try:

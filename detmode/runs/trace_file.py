@@ -28,8 +28,6 @@ from detmode.runs.step_range import StepRange
 
 FORMAT = "detmode-trace"
 VERSION = 2
-READABLE = (1, 2)
-"""The versions that are read. Version 1 does not say to which group a collective belongs."""
 DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for uninitialized memory, which may hold anything and always compares equal."""
@@ -189,7 +187,7 @@ class Reader:
         self.path = Path(path)
         file = self.path / "trace.json"
         try:
-            about = read_head(file, FORMAT, READABLE)
+            about = read_head(file, FORMAT, VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise TraceError(
                 f"no trace at {self.path}; 'detmode record -o FOLDER SCRIPT' makes one"
@@ -210,7 +208,7 @@ class Reader:
         """The number of calls that other threads made; known once all calls are read."""
 
     def lock(self) -> LockFile | None:
-        """Return the lock beside the trace; an earlier detmode wrote none.
+        """Return the lock beside the trace, if it is there.
 
         Raises:
             TraceError: it cannot be read.
@@ -324,13 +322,13 @@ def unrecorded_in(*runs: Reader) -> list[tuple[str, int]]:
     return [(str(run.path), run.unrecorded) for run in runs if run.unrecorded]
 
 
-def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
+def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
     """Return the object in the head file of a trace or a dump.
 
     Args:
         file: the head file.
         form: the value of ``format`` that it must have.
-        versions: the versions that can be read.
+        version: the version that can be read.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -343,11 +341,10 @@ def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:
         raise TraceError(f"{file} is not a {what} of detmode")
-    if head.get("version") not in versions:
-        found, known = reprlib.repr(head.get("version")), " and ".join(map(str, versions))
+    if head.get("version") != version:
         raise TraceError(
-            f"{file} has version {found}, and this detmode reads {known}: read it with the "
-            "detmode that wrote it"
+            f"{file} has version {reprlib.repr(head.get('version'))}, and this detmode reads "
+            f"{version}: read it with the detmode that wrote it"
         )
     return head
 

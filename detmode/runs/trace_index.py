@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from array import array
-from itertools import chain
+from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Any
 
 from detmode.reports.progress import progress
@@ -151,12 +152,8 @@ class TraceIndex:
         alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
         return CallName(overload, sum(place in alike for place in self.line_of[:number]))
 
-    def calls_at(self, numbers: set[int]) -> dict[int, TraceCall]:
+    def calls_at(self, numbers: Iterable[int | None]) -> dict[int | None, TraceCall]:
         """Read some of the calls again."""
-        found: dict[int, TraceCall] = {}
-        if numbers:
-            for call in self.reader.calls(numbers):
-                found[call.number] = call
-                if len(found) == len(numbers):
-                    break
-        return found
+        wanted = {number for number in numbers if number is not None}
+        calls = islice(self.reader.calls(wanted), len(wanted))
+        return {call.number: call for call in calls}
