@@ -110,7 +110,7 @@ class TraceCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class _Shape:
     """The common part of calls that differ only in digests and plain arguments.
 
     Args:
@@ -139,7 +139,7 @@ class Shape:
         return self.digests > sum(map(len, self.sides))
 
     @classmethod
-    def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
+    def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> _Shape:
         """Parse the shape of a line.
 
         Raises:
@@ -160,7 +160,7 @@ class Shape:
         return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
 
 
-class TraceStep(NamedTuple):
+class _TraceStep(NamedTuple):
     """The end of a step.
 
     Args:
@@ -235,7 +235,7 @@ class Reader:
             if wanted is None or number in wanted:
                 yield _record(number, *call)
 
-    def scan(self) -> Iterator[tuple[Shape, str, bytes, Collective | None]]:
+    def scan(self) -> Iterator[tuple[_Shape, str, bytes, Collective | None]]:
         """Yield for each call its shape, plain arguments, concatenated digests and collective.
 
         Raises:
@@ -243,24 +243,24 @@ class Reader:
         """
         ends = []
         for each in self._lines():
-            if isinstance(each, TraceStep):
+            if isinstance(each, _TraceStep):
                 ends.append(each.calls)
             else:
                 yield each
         self._ends = ends
 
-    def steps(self) -> Iterator[TraceStep]:
+    def steps(self) -> Iterator[_TraceStep]:
         """Yield the steps that ended, in order.
 
         Raises:
             TraceError: a line is malformed.
         """
-        return (each for each in self._lines() if isinstance(each, TraceStep))
+        return (each for each in self._lines() if isinstance(each, _TraceStep))
 
-    def _lines(self) -> Iterator[TraceStep | tuple[Shape, str, bytes, Collective | None]]:
+    def _lines(self) -> Iterator[_TraceStep | tuple[_Shape, str, bytes, Collective | None]]:
         """Yield calls and ends of steps."""
         texts: list[str] = []
-        shapes: dict[Any, Shape] = {}
+        shapes: dict[Any, _Shape] = {}
         groups: list[GroupIdentity] = []
         calls = 0
         try:
@@ -283,7 +283,7 @@ class Reader:
                             key = _frozen([*numbers, graph])
                             shape = shapes.get(key)
                             if shape is None:
-                                shape = shapes[key] = Shape.of(key, texts)
+                                shape = shapes[key] = _Shape.of(key, texts)
                             arguments = text_of(arguments)
                             collective = _collective(identity, groups)
                             wanted = shape.digests * DIGEST_BYTES
@@ -299,7 +299,7 @@ class Reader:
                             read = digests.read(len(names) * DIGEST_BYTES)
                             if len(read) < len(names) * DIGEST_BYTES:
                                 return
-                            yield TraceStep(calls, dict(zip(names, split(read))))
+                            yield _TraceStep(calls, dict(zip(names, split(read))))
                             continue
                         elif "group" in parsed:
                             groups.append(_group(*parsed["group"]))
@@ -382,7 +382,7 @@ def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | 
 
 
 def _record(
-    number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
+    number: int, shape: _Shape, arguments: str, digests: bytes, collective: Collective | None
 ) -> TraceCall:
     each = split(digests)
     ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)

@@ -31,6 +31,13 @@ def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
     )
 
 
+def described(value: object) -> str:
+    """Return a tensor by dtype and shape; anything else by what it prints."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return repr(value)
+
+
 class KernelVerdict(str, Enum):
     """A certificate's verdict, in one word or two."""
 
@@ -47,6 +54,14 @@ class KernelVerdict(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class FoundError(Exception):
+    """A verdict other than order-independent, with its reason."""
+
+    def __init__(self, verdict: KernelVerdict, reason: Variation | str) -> None:
+        super().__init__(reason)
+        self.verdict, self.reason = verdict, reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+FILLS = (0xFF, 0x5A)
+"""Bytes of memory that is not initialised: NaN or -1, and a large number."""
+
 EMPTY = {
     torch.ops.aten.empty.memory_format,
     torch.ops.aten.empty_strided.default,
@@ -27,16 +30,17 @@ class Copies:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
-        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.storages: dict[tuple[int, int], torch.UntypedStorage] = {}
         self.arguments = {name: self._copy(name, value) for name, value in arguments.items()}
 
     def _copy(self, name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
-            copy = self.storages.get(storage.data_ptr())
+            key = storage.data_ptr(), storage.nbytes()
+            copy = self.storages.get(key)
             if copy is None:
                 copy = storage.clone() if storage.device.type == "cpu" else storage.cpu()
-                self.storages[storage.data_ptr()] = copy
+                self.storages[key] = copy
             tensor = torch.empty(0, dtype=value.dtype, device="cpu")
             tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
             self.tensors[name] = tensor
