@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from detmode.cli.streams import say, write
 from detmode.cli.usage import UsageError
+from detmode.process.files import replace_file
 from detmode.process.rank import rank_of
 from detmode.process.text import in_a_line, writable
 from detmode.reports.page import shortened
@@ -227,8 +228,6 @@ def _write(path: Path, text: str) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return
-    from detmode.process.files import replace_file  # with PyTorch, which most commands have by now
-
     try:
         replace_file(path, content)
     except OSError as error:
@@ -239,8 +238,6 @@ def _write(path: Path, text: str) -> None:
 def _keep(content: bytes, suffix: str) -> str:
     """Write what cannot be written where it was asked for, so that a run is not lost; say where."""
     import tempfile  # with the first such file
-
-    from detmode.process.files import replace_file
 
     try:
         path = Path(tempfile.gettempdir(), f"detmode-{os.urandom(4).hex()}{suffix}")

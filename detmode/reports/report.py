@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import detmode
 from detmode.process.checked import checked
+from detmode.process.files import parsed_json
 from detmode.process.rank import named, written
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
@@ -377,8 +378,6 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
-    from detmode.process.files import parsed_json  # with PyTorch, which a report to show needs not
-
     whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.
     version = whole.get("version") if isinstance(whole, dict) else 1
