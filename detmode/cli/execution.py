@@ -47,7 +47,13 @@ def run_to_end(
     Raises:
         UsageError: a context raised it.
     """
-    failure = _execute(program, contexts, tell)
+    told: list[BaseException] = []
+
+    def tell_early(error: AbruptEnd) -> None:
+        told.append(error)
+        tell(error)
+
+    failure = _execute(program, contexts, tell_early)
     if isinstance(failure, UsageError):
         raise failure
     status = exit_status(failure)
@@ -57,7 +63,8 @@ def run_to_end(
             "the program asks for a GPU, and PyTorch sees none here: "
             f"{'' if is_simulated else '--simulate cuda '}--cuda-on-cpu runs it on the CPU"
         )
-    tell(failure)
+    if not told:  # else another program was to follow, and could not be executed
+        tell(failure)
     status = check(status)
     if isinstance(failure, KeyboardInterrupt):
         _interrupt_children()
@@ -76,7 +83,9 @@ def _interrupt_children() -> None:
 
 
 def _execute(
-    program: Program, contexts: Sequence[AbstractContextManager[object]], tell: Tell
+    program: Program,
+    contexts: Sequence[AbstractContextManager[object]],
+    tell: Callable[[AbruptEnd], object],
 ) -> BaseException | None:
     """Run a program in contexts; return what Python itself would meet at the top of it.
 
@@ -101,7 +110,7 @@ def _execute(
     return failure
 
 
-def _end(stack: ExitStack, tell: Tell, error: AbruptEnd) -> None:
+def _end(stack: ExitStack, tell: Callable[[AbruptEnd], object], error: AbruptEnd) -> None:
     flush()
     if threading.current_thread() is threading.main_thread():  # which has entered the contexts
         with suppress(Exception):

@@ -27,18 +27,21 @@ class RecordedTensors:
     """Digests tensors, with what is known of their memory.
 
     Args:
-        number: returns the number that stands for a text in the trace.
         memory: of the run.
         skips: whether the run is in a step that is not recorded, so that nothing is added.
+
+    Attributes:
+        number: returns the number that stands for a text in the trace; to be set.
     """
 
-    def __init__(self, number: Callable[[str], int], memory: Memory, *, skips: bool) -> None:
+    number: Callable[[str], int]
+
+    def __init__(self, memory: Memory, *, skips: bool) -> None:
         self.digests = Digests()
         self.skips = skips
         # By storage, the results of collectives that no call has used yet: the numbers of their
         # digests, and whether the caller waited for them.
         self.pending: dict[int, list[tuple[int, Tensor, bool]]] = {}
-        self._number = number
         self._memory = memory
         self._forms: dict[Any, int] = {}
 
@@ -120,5 +123,5 @@ class RecordedTensors:
             text = form_of(tensor)
             if content == PARTLY:
                 text = partly_uninitialized(text)
-            form = self._forms[key] = self._number(text)
+            form = self._forms[key] = self.number(text)
         return form
