@@ -12,13 +12,13 @@ from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import Effort, align
 from detmode.runs.collectives import Collective
-from detmode.runs.comparison import (
+from detmode.runs.comparison import Comparison
+from detmode.runs.divergence import (
     DIFFERENT,
     GROUPS,
     ONLY_FIRST,
     ONLY_SECOND,
     SAME,
-    Comparison,
     Divergence,
     Line,
 )

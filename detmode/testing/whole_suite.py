@@ -15,8 +15,9 @@ import pytest
 
 from detmode.process.files import replace_file
 from detmode.reports.page import plural
-from detmode.reports.report import Report, ReportRow, merged, united
+from detmode.reports.report import Report, ReportRow
 from detmode.reports.terminal import painted, terminal_width
+from detmode.reports.union import merged, united
 from detmode.testing import baseline
 from detmode.testing.completeness import Completeness
 

@@ -27,7 +27,8 @@ from detmode.mode import listed
 from detmode.mode.recheck import WINDOW
 from detmode.mode.repetition import draws
 from detmode.mode.sampling import SampledCalls
-from detmode.reports.report import Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
