@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from detmode.bits.digest import add_digest, add_digests
+from detmode.bits.tensors import dtype_and_shape
 from detmode.cuda.elements import plain
 
 WHOLE = "whole"
@@ -143,8 +144,7 @@ def _parts(name: str, tensor: Tensor, shard: str) -> Iterator[_LocalTensor]:
             f"ignore=[{name!r}]"
         )
     else:
-        form = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-        yield _LocalTensor(name, tensor.detach(), shard, form)
+        yield _LocalTensor(name, tensor.detach(), shard, dtype_and_shape(tensor))
 
 
 def _shard_of(tensor: Any) -> str:

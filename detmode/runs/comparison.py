@@ -21,8 +21,8 @@ from detmode.runs.divergence import (
     Divergence,
     Line,
     as_data,
+    as_opened,
     described,
-    opened,
     rows_for,
 )
 from detmode.runs.dump_diff import CallDifference
@@ -214,7 +214,7 @@ class Comparison(Shown):
             f"{self.only_first:,} only in the first run, {self.only_second:,} only in the second."
         ]
         facts += [f"{line}." for line in self._about_the_runs()]
-        opened = [opened(title, divergence) for title, divergence in self._opened()]
+        opened = [as_opened(title, divergence) for title, divergence in self._opened()]
         opened += map(_opened_dump, self.dumped)
         return Page(
             title="Two runs compared",

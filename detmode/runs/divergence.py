@@ -185,7 +185,7 @@ def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
     return divergence.first, divergence.second
 
 
-def opened(title: str, divergence: Divergence) -> Opened:
+def as_opened(title: str, divergence: Divergence) -> Opened:
     """Return a divergence with both of its sides, for a page."""
     sides = [{} if call is None else dict(_facts(call)) for call in _both(divergence)]
     missing = ["no such call" if not side else "-" for side in sides]

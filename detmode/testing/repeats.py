@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import gaps, unequal
-from detmode.bits.tensors import parts
+from detmode.bits.tensors import dtype_and_shape, parts
 from detmode.cuda.elements import in_memory
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.process.dispatch import without_modes
@@ -99,7 +99,9 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
     """Yield a CPU copy of a tensor, or of each component of a sparse tensor."""
     if tensor.is_meta or tensor.is_nested or tensor.is_mkldnn:
         if strict:
-            raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
+            raise TypeError(
+                f"cannot compare {path} bit for bit: {dtype_and_shape(tensor)} has no plain data"
+            )
         return
     for name, piece in parts(tensor).items():
         yield f"{path}.{name}" if name else path, in_memory(piece).to("cpu", copy=True)
@@ -128,12 +130,12 @@ def _difference(one: Any, other: Any) -> str | None:
         same = type(one) is type(other) and one == other
         return None if same else f"{_shown(one)} and {_shown(other)}"
     if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return f"{_form(one)} and {_form(other)}"
+        return f"{dtype_and_shape(one)} and {dtype_and_shape(other)}"
     differing = unequal(one, other)
     if differing is None:
         return None
     count = int(differing.sum())
-    text = f"{count} of {one.numel()} elements differ ({_form(one)})"
+    text = f"{count} of {one.numel()} elements differ ({dtype_and_shape(one)})"
     found = gaps(one, other, differing)
     if found is not None:
         finite = found[found.isfinite()]
@@ -145,13 +147,9 @@ def _difference(one: Any, other: Any) -> str | None:
     return text + (f", first at {[int(i) for i in where]}" if one.dim() else "")
 
 
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _form(value)
+        return dtype_and_shape(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], bytes):
         real, imaginary = struct.unpack("dd", value[1])
         return repr(complex(real, imaginary) if value[0] == "complex" else real)

@@ -11,6 +11,7 @@ import torch
 from tabulate import tabulate
 
 from detmode.bits.difference import same_bits
+from detmode.bits.tensors import dtype_and_shape
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
 from detmode.table.values import Value
@@ -33,9 +34,7 @@ def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
 
 def described(value: object) -> str:
     """Return a tensor by dtype and shape; anything else by what it prints."""
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value)
+    return dtype_and_shape(value) if isinstance(value, torch.Tensor) else repr(value)
 
 
 class KernelVerdict(str, Enum):

@@ -52,7 +52,7 @@ class Shuffled:
         self.started: list[int] = []
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return one of the programs that have started, or start another; no others are told."""
+        """Return one of the programs that have started, or start another."""
         if self.waiting is None:
             self.waiting = list(range(programs.count))
             if self.random is not None:
