@@ -1,7 +1,7 @@
 """detmode: bitwise reproducible PyTorch, by deterministic kernels where PyTorch can only raise.
 
-PyTorch is imported with the first name that is used, so that ``detmode.pytest_plugin``, which
-pytest imports in every run, costs next to nothing. PYTEST_DONT_REWRITE: no asserts of tests here.
+PyTorch is imported with the first name that is used, so that the plugin, which pytest imports in
+every run, costs next to nothing. PYTEST_DONT_REWRITE: no asserts of tests here.
 """
 
 from __future__ import annotations
@@ -28,12 +28,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _ALIASES = {
     "conditions": "table.conditions",
     "doctor": "environment.doctor",
-    "pytest_plugin": "testing.pytest_plugin",
-    "rule": "table.rule",
-    "sample": "table.samples",
-    "suite": "testing.suite",
 }
-"""Modules that programs and plugins import by a shorter or an earlier name."""
+"""Modules that programs import by a shorter name."""
 
 
 class _Aliases(MetaPathFinder, Loader):

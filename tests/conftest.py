@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from detmode import cuda
 from detmode.cli import parser
-from detmode.cli.commands.locks import ENVIRONMENT
+from detmode.cli.locks import ENVIRONMENT
 from detmode.cuda.launch import forget_plans
 
 # Reports are as wide as the terminal.

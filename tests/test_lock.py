@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import detmode
-from detmode.cli.commands import locks
+from detmode.cli import locks
 from detmode.environment.doctor import distributed_runs, numerics, processes
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting

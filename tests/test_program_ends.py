@@ -96,6 +96,19 @@ def test_a_program_that_ends_itself_has_a_report(
 
 
 @needs.compiler
+@needs.compiler
+@pytest.mark.skipif(os.name != "posix", reason="Windows executes files by their names")
+def test_what_cannot_be_executed_ends_the_report_once(report_of: Any) -> None:
+    """A program that goes on after an exec that fails ends as it likes; its report is given."""
+    code, report = report_of(
+        "work()\nopen('bad', 'w').write('no program'); os.chmod('bad', 0o755)\n"
+        "try: os.execv('bad', ['bad'])\nexcept OSError: work()"
+    )
+    assert code == 0
+    assert report["failure"].startswith("os.execv at script.py:8, after which detmode does not")
+    assert sum(row["count"] for row in report["rows"] if "index_add" in row["overload"]) == 1
+
+
 def test_what_is_not_found_is_not_executed(report_of: Any) -> None:
     """A program that catches the error of an exec goes on, and is reported on once."""
     code, report = report_of(

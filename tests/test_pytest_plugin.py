@@ -15,6 +15,7 @@ import detmode.testing.suite
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
 from detmode.testing import baseline, pytest_plugin
+from detmode.testing.whole_suite import WholeSuite
 
 _calls = itertools.count()
 
@@ -699,7 +700,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
         ReportRow(*sin, 1, "/a.py:1", "Net.b"),
     ]
     config.pluginmanager.register(types.SimpleNamespace(), "dsession")
-    boss = pytest_plugin._Suite(config, "warn")
+    boss = WholeSuite(config, "warn")
     loop = boss.pytest_runtestloop()
     next(loop)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -714,7 +715,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
     config.pluginmanager.unregister(name="dsession")
     config.pluginmanager.unregister(name="detmode-completeness")
     config.workerinput, config.workeroutput = {}, {}
-    worker = pytest_plugin._Suite(config, "warn")
+    worker = WholeSuite(config, "warn")
     loop = worker.pytest_runtestloop()
     next(loop)
     assert torch.are_deterministic_algorithms_enabled()

@@ -583,8 +583,8 @@ RUNS = (
     *_of(
         "detmode/runs/diff.py",
         "tests/runs/test_recording.py tests/runs/test_faults.py",
-        ("one.first_draws.get(name, i) >= i", "True"),
-        ("if same_inputs and not _is_collective(", "if not _is_collective("),
+        ("draws.get(name, i) >= i", "True"),
+        ("by_itself = same_inputs and not is_collective", "by_itself = not is_collective"),
     ),
     *_of(
         "detmode/runs/ranks.py",
@@ -673,7 +673,7 @@ REPORTS = (
         ),
     ),
     *_of(
-        "detmode/cli/commands/output.py",
+        "detmode/cli/output.py",
         "tests/test_files.py",
         ("setattr(options, name, path.absolute())", "pass"),
     ),

@@ -71,6 +71,11 @@ def form_of(tensor: Tensor) -> str:
     return f"{dtype}{list(tensor.shape)} strides {list(tensor.stride())} {tensor.device}"
 
 
+def dtype_and_shape(tensor: Tensor) -> str:
+    """``"float32[2, 3]"``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def parts(tensor: Tensor) -> dict[str, Tensor]:
     """Return a tensor's strided components by name; "" for a tensor that is strided itself.
 

@@ -13,7 +13,7 @@ from detmode.distributed.exact_sums import ExactSum, SumFormat
 from detmode.distributed.rank_group import RankGroup
 
 
-class Bucket:
+class _Bucket:
     """Parameters whose gradients are added together.
 
     Args:
@@ -193,17 +193,17 @@ class ReplicatedGradients:
 
 def _buckets(
     parameters: Sequence[nn.Parameter], formats: Mapping[torch.dtype, SumFormat], size: int
-) -> list[Bucket]:
+) -> list[_Bucket]:
     """Put the last parameters into the first buckets: their gradients are ready first."""
     buckets = []
     filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in reversed(parameters):
         inside = filling.setdefault((parameter.dtype, parameter.device), [])
-        if inside and sum(member.nbytes for member in (*inside, parameter)) > size:
-            buckets.append(Bucket(inside, formats[parameter.dtype]))
+        if inside and sum(each.nbytes for each in (*inside, parameter)) > size:
+            buckets.append(_Bucket(inside, formats[parameter.dtype]))
             inside.clear()
         inside.append(parameter)
-    return buckets + [Bucket(inside, formats[dtype]) for (dtype, _), inside in filling.items()]
+    return buckets + [_Bucket(inside, formats[dtype]) for (dtype, _), inside in filling.items()]
 
 
 def _weak(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from detmode.bits.digest import add_digest, add_digests
+from detmode.bits.tensors import dtype_and_shape
 from detmode.cuda.elements import plain
 
 WHOLE = "whole"
@@ -27,7 +28,7 @@ _SMALL = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
-class LocalTensor:
+class _LocalTensor:
     """A tensor as a rank holds it.
 
     Attributes:
@@ -48,7 +49,7 @@ def local_tensors(
     optimizers: Iterable[Optimizer],
     also: Mapping[str, object],
     ignore: Iterable[str],
-) -> list[LocalTensor]:
+) -> list[_LocalTensor]:
     """Return what is compared: parameters, buffers, the optimizers' state and what is named.
 
     Args:
@@ -61,7 +62,7 @@ def local_tensors(
         TypeError: a tensor has no bytes that could be compared, or a value is not known.
     """
     shards = _shards_of_fsdp1(module)
-    tensors: list[LocalTensor] = []
+    tensors: list[_LocalTensor] = []
 
     def add(name: str, value: object, shard: str) -> None:
         if any(fnmatchcase(name, glob) for glob in ignore):
@@ -73,7 +74,7 @@ def local_tensors(
                 tensors.extend(_parts(inner, leaf, shard))
             else:
                 data = torch.frombuffer(bytearray(leaf.encode()), dtype=torch.uint8)
-                tensors.append(LocalTensor(inner, data, shard, leaf))
+                tensors.append(_LocalTensor(inner, data, shard, leaf))
 
     names: dict[Tensor, str] = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -128,7 +129,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Tensor | str]]:
         )
 
 
-def _parts(name: str, tensor: Tensor, shard: str) -> Iterator[LocalTensor]:
+def _parts(name: str, tensor: Tensor, shard: str) -> Iterator[_LocalTensor]:
     """Yield the plain tensors of which this rank's part of a tensor is made."""
     sharded = sys.modules.get("torch.distributed.tensor")
     if sharded is not None and isinstance(tensor, sharded.DTensor):
@@ -143,8 +144,7 @@ def _parts(name: str, tensor: Tensor, shard: str) -> Iterator[LocalTensor]:
             f"ignore=[{name!r}]"
         )
     else:
-        form = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-        yield LocalTensor(name, tensor.detach(), shard, form)
+        yield _LocalTensor(name, tensor.detach(), shard, dtype_and_shape(tensor))
 
 
 def _shard_of(tensor: Any) -> str:
@@ -191,14 +191,14 @@ class ShardDigests:
 
     key: int
     layout: int
-    tensors: list[tuple[int, LocalTensor]]
+    tensors: list[tuple[int, _LocalTensor]]
     sums: Tensor
     root: Tensor
 
 
-def digests_of(local_tensors: list[LocalTensor]) -> list[ShardDigests]:
+def digests_of(local_tensors: list[_LocalTensor]) -> list[ShardDigests]:
     """Digest the tensors, on their devices and without waiting for any, shard by shard."""
-    by_shard: dict[tuple[str, str, torch.device], list[tuple[int, LocalTensor]]] = {}
+    by_shard: dict[tuple[str, str, torch.device], list[tuple[int, _LocalTensor]]] = {}
     devices: dict[torch.device, str] = {torch.device("cpu"): "cpu"}
     for position, local in enumerate(local_tensors):
         device = local.tensor.device

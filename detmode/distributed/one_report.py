@@ -21,7 +21,8 @@ from pathlib import Path
 
 from detmode.process.files import replace_file
 from detmode.process.rank import Rank
-from detmode.reports.report import Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 from detmode.reports.verdict import ELSEWHERE as ELSEWHERE
 
 try:

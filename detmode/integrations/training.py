@@ -15,8 +15,10 @@ from detmode.distributed.one_report import ALONE
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode, current_mode
 from detmode.process.dispatch import without_modes
 from detmode.process.rank import has_group
-from detmode.reports.report import ACTIONS, Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.rows import ACTIONS
 from detmode.reports.terminal import terminal_width
+from detmode.reports.union import of_ranks
 
 T = TypeVar("T")
 

@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import detmode
 from detmode.process.checked import checked
-from detmode.process.rank import named, written
+from detmode.process.files import parsed_json
+from detmode.process.rank import named
 from detmode.reports.origin import origin_of, this_process
-from detmode.reports.page import Group, Page, Table, TableRow, plural, shortened
+from detmode.reports.page import Page, Table, plural, shortened
 from detmode.reports.report_row import ReportRow
+from detmode.reports.rows import ACTIONS, COLUMNS, ERROR, WARN, row_of, text_of
 from detmode.reports.shown import Shown
-from detmode.reports.terminal import is_wider, painted, paragraphs, table
 from detmode.reports.timeline import timeline_of
 from detmode.reports.verdict import gaps_of, has_met, limits_of, verdict_of
 
 if TYPE_CHECKING:
     import pandas
 
-ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
-WARN = Group("warn", "warning", "the call may vary; it runs, and a warning is given")
-ACTIONS = (
-    ERROR,
-    WARN,
-    Group("allow", "warning", "the call may vary; it was allowed by name"),
-    Group("substitute", "note", "a deterministic kernel runs in place of PyTorch's"),
-    Group("native", "note", "PyTorch's own deterministic path runs"),
-)
-"""Actions on a call, those that need attention first."""
-
 _NAMES = tuple(group.name for group in ACTIONS)
-_COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site", "module")
-_SHOWN = tuple(name for name in _COLUMNS if name != "alert")
-_NARROW = 120
-"""In fewer columns a row takes two lines."""
-
 VERSION = 3
 """The version of the JSON."""
 
@@ -164,7 +148,7 @@ class Report(Shown):
         pairs = list(zip(self.ordered(), page.rows))
         rows = tuple(row for record, row in pairs if long or not record.fills_memory)
         if rows:
-            parts.append(_text(Table(page.columns, rows), long=long, width=width, colour=colour))
+            parts.append(text_of(Table(page.columns, rows), long=long, width=width, colour=colour))
         filling = [] if long else [record for record, _ in pairs if record.fills_memory]
         if filling:
             calls = sum(record.count for record in filling)
@@ -198,14 +182,14 @@ class Report(Shown):
         course = [(module, self.records[row].action, count) for row, module, count in self.course]
         calls = sum(count for *_, count in course)
         total = sum(record.count for record in self.records)
-        columns = (*_COLUMNS, *(("ranks",) if any(record.ranks for record in self.records) else ()))
+        columns = (*COLUMNS, *(("ranks",) if any(record.ranks for record in self.records) else ()))
         what = "calls" if calls == total else f"calls of {total:,}, those of one rank"
         return Page(
             title="What the mode intercepted",
             verdict=self.verdict,
             severity=self._severity(actions),
             groups=ACTIONS,
-            table=Table(columns, tuple(_row(record, columns) for record in self.ordered())),
+            table=Table(columns, tuple(row_of(record, columns) for record in self.ordered())),
             facts=(
                 f"Next: {self.next_step}.",
                 *map("{}.".format, filter(None, (self._rechecked, *self.absences()))),
@@ -322,8 +306,6 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         ValueError: the text is not JSON, not a report, or of another version; has the remedy.
     """
-    from detmode.process.files import parsed_json  # with PyTorch, which a report to show needs not
-
     whole = parsed_json(text)
     # Before there was a version, a report was the list of its rows.
     version = whole.get("version") if isinstance(whole, dict) else 1
@@ -359,114 +341,3 @@ def rows_of(objects: Any) -> list[ReportRow]:
         if row.action not in _NAMES:
             raise ValueError(f"there is no action {row.action!r}")
     return rows
-
-
-def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
-    """Merge the rows of several modes: one row for each overload, action and site."""
-    rows: dict[tuple[str, str, str], ReportRow] = {}
-    for record in records:
-        first = rows.get(record.line)
-        if first is not None:
-            record = replace(
-                first,
-                count=first.count + record.count,
-                modules=Counter(first.modules) + Counter(record.modules),
-                ranks=sorted({*first.ranks, *record.ranks}),
-            )
-        rows[record.line] = record
-    return list(rows.values())
-
-
-def of_ranks(
-    local: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
-) -> Report:
-    """Return the one report of several ranks.
-
-    Args:
-        local: the report of the process that gives it; the timeline shows its calls.
-        others: the reports of the others, of which a rank may have several.
-        world_size: the number of ranks.
-        missing: for each reason why ranks have no report, these ranks.
-    """
-    rows = merged(row for report in (local, *others) for row in report.records)
-    places = {row.line: place for place, row in enumerate(rows)}
-    course = [
-        (places[local.records[row].line], module, count) for row, module, count in local.course
-    ]
-    head = united([report.head for report in (local, *others)])
-    head |= {"world_size": world_size, "missing": dict(missing)}
-    rechecks = [report.head["recheck"] for report in (local, *others) if "recheck" in report.head]
-    if rechecks:
-        counts = rechecks[0].keys() - {"rate"}
-        head["recheck"] = rechecks[0] | {n: sum(recheck[n] for recheck in rechecks) for n in counts}
-    return Report(rows, course, head)
-
-
-def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the head of a report of several processes: what each has met, and has not seen.
-
-    The other fields are those of the first head that has them.
-    """
-    whole = {name: value for head in reversed(heads) for name, value in head.items()}
-    for name in whole.keys() & {"devices", "not_seen", "unsettled"}:
-        texts = [text for head in heads for text in head.get(name, ())]
-        whole[name] = list(dict.fromkeys(texts))
-    return whole
-
-
-def _row(record: ReportRow, columns: Sequence[str]) -> TableRow:
-    meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
-    outside = (None,) if sum(record.modules.values()) < record.count else ()
-    outer = record.outer_site if record.outer_site != record.site else None
-    more = {
-        "outer_site": outer and shortened(outer),
-        "because": record.because,
-        "remedy": record.remedy,
-    }
-    texts = {**vars(record), "ranks": written(record.ranks)}
-    return TableRow(
-        cells=tuple(str(texts[name] or "") for name in columns),
-        group=record.action,
-        rule=record.overload,
-        message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",
-        site=record.site,
-        modules=(*record.modules, *outside),
-        outer_site=outer,
-        more=tuple((name, text) for name, text in more.items() if text),
-    )
-
-
-def _text(shown: Table, *, long: bool, width: int | None, colour: bool) -> str:
-    """Return the rows of a report as text, with a paragraph, a line or two lines for each."""
-    added = shown.columns[len(_COLUMNS) :]
-    levels = {group.name: group.level if colour else "none" for group in ACTIONS}
-
-    def cells_of(columns: Sequence[str]) -> list[list[str]]:
-        place = columns.index("action")
-        rows = shown.cells(columns)
-        for row in rows:
-            row[place] = painted(row[place], levels[row[place]])
-        return rows
-
-    if long:
-        columns = ("overload", "count", *_COLUMNS[2:], *added)
-        return "\n\n".join(
-            paragraphs(
-                (*columns, *(name for name, _ in row.more)),
-                [[*cells, *(text for _, text in row.more)]],
-                width,
-            )
-            for row, cells in zip(shown.rows, cells_of(columns))
-        )
-    wide = (*_SHOWN, *added)
-    text = table(wide, cells_of(wide))
-    if width is None or (width >= _NARROW and not is_wider(text, width)):
-        return text
-    lines = ["count  action      overload", "       guarantee   site  module"]
-    lines.append("-----  ----------  " + "-" * min(width - 19, 44))
-    columns = ("count", "action", "overload", "guarantee", "site", "module", *added)
-    for count, action, overload, guarantee, *where in shown.cells(columns):
-        places = [*where[:2], *(f"{name} {cell}" for name, cell in zip(added, where[2:]))]
-        lines.append(f"{count:>5}  {painted(f'{action:10}', levels[action])}  {overload}")
-        lines.append(f"{'':5}  {guarantee:10}  {'  '.join(filter(None, places))}")
-    return "\n".join(lines)

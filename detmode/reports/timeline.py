@@ -16,7 +16,7 @@ _Cells = defaultdict[str, defaultdict[int, Counter[int]]]
 
 
 @dataclass(frozen=True)
-class Column:
+class _Column:
     """The calls of one lane in one bin of the run.
 
     Args:
@@ -44,7 +44,7 @@ class Lane:
     """
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[_Column, ...]
     counts: tuple[tuple[str, int], ...]
 
     @property
@@ -108,7 +108,7 @@ class TimelineBuilder:
         return Timeline(lanes, self._bins, self._total, calls, unit, share)
 
     def _lane(self, name: str, bins: Mapping[int, Counter[int]]) -> Lane:
-        columns = tuple(Column(place, self._named(bins[place])) for place in sorted(bins))
+        columns = tuple(_Column(place, self._named(bins[place])) for place in sorted(bins))
         return Lane(name, columns, self._named(sum(bins.values(), Counter[int]())))
 
     def _named(self, counts: Counter[int]) -> tuple[tuple[str, int], ...]:

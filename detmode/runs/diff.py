@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,19 +13,19 @@ from detmode.reports.progress import progress
 from detmode.reports.timeline import TimelineBuilder
 from detmode.runs.align import Effort, align
 from detmode.runs.collectives import Collective
-from detmode.runs.comparison import (
+from detmode.runs.comparison import Comparison
+from detmode.runs.compiled_graphs import GRAPH
+from detmode.runs.divergence import (
     DIFFERENT,
     GROUPS,
     ONLY_FIRST,
     ONLY_SECOND,
     SAME,
-    Comparison,
     Divergence,
     Line,
 )
-from detmode.runs.compiled_graphs import GRAPH
 from detmode.runs.dump_diff import compare_dumps, pairs
-from detmode.runs.dump_file import dumps_of
+from detmode.runs.dump_file import CallName, dumps_of
 from detmode.runs.started import (
     origins_of,
     other_groups,
@@ -100,6 +101,10 @@ class _Tally:
         self._lines[line][group] += 1
         return self._place
 
+    def counts(self) -> tuple[int, ...]:
+        """Return the number of calls in each of the groups, as :data:`GROUPS` orders them."""
+        return tuple(self.totals[name] for name in _SEVEREST_FIRST)
+
     def lines(self) -> tuple[Line, ...]:
         """Return the lines whose calls are not all the same, in the order of their first call."""
         return tuple(
@@ -107,6 +112,178 @@ class _Tally:
             for line, counts in self._lines.items()
             if counts.keys() != {SAME.name}
         )
+
+
+class _First(NamedTuple):
+    """The first pair of aligned calls that differ in one way.
+
+    Args:
+        calls: their numbers; ``None`` for a run that did not make the call.
+        place: the position of the pair among all aligned ones.
+        point: its position in the first run.
+    """
+
+    calls: tuple[int | None, int | None]
+    place: int
+    point: int
+
+
+class _Diff:
+    """Two traces, compared step by step.
+
+    Args:
+        first: the trace of the first run.
+        second: that of the second.
+    """
+
+    def __init__(self, first: TraceIndex, second: TraceIndex) -> None:
+        self._first, self._second = first, second
+        self._readers = first.reader, second.reader
+        self._ranks = two_ranks(*self._readers)
+        self._dumps = dumps_of(first.reader.path), dumps_of(second.reader.path)
+        self._dumped = {dump.number for dump in self._dumps[0]}
+        self._aligned: dict[int, int] = {}
+        # By the names of a comparison's divergences.
+        self._firsts: dict[str, _First] = {}
+        # For each of those, the next graph: the line of a graph follows those of the calls in it.
+        self._graphs: dict[str, tuple[int, int]] = {}
+        self._parts: dict[tuple[Any, ...], TakenPart] = {}
+        self._tally = _Tally(first, second)
+        self._effort = Effort()
+
+    def result(self) -> TraceDiff:
+        """Align the calls and compare the pairs."""
+        self._align()
+        numbers = [*(first.calls for first in self._firsts.values()), *self._graphs.values()]
+        ours, theirs = ({pair[run] for pair in numbers} for run in (0, 1))
+        self._calls = self._first.calls_at(ours), self._second.calls_at(theirs)
+        divergence = self._firsts.get("divergence")
+        comparison = self._comparison(divergence.point if divergence else None)
+        return TraceDiff(comparison, divergence.place if divergence else None, self._parts)
+
+    def _align(self) -> None:
+        first, second = self._first, self._second
+        kinds, whole = (first.kinds, second.kinds), (first.whole, second.whole)
+        aligned = align(kinds, whole, (first.anchors, second.anchors), self._effort)
+        for place, (i, j) in enumerate(progress(aligned, "comparing", "calls")):
+            self._parts.update(_parts(first, second, i, j, place))
+            if i is None or j is None:
+                point = self._tally.add(i, j, (ONLY_SECOND if i is None else ONLY_FIRST).name)
+                self._firsts.setdefault("divergence", _First((i, j), place, point))
+                continue
+            if i in self._dumped:
+                self._aligned[i] = j
+            if len(self._graphs) < len(self._firsts) and first.is_graph(i):
+                self._graphs = {**dict.fromkeys(self._firsts, (i, j)), **self._graphs}
+            if first.whole[i] == second.whole[j]:
+                self._tally.add(i, j, SAME.name)
+            else:
+                point = self._tally.add(i, j, DIFFERENT.name)
+                for name in self._differences(i, j):
+                    self._firsts.setdefault(name, _First((i, j), place, point))
+
+    def _differences(self, i: int, j: int) -> Iterator[str]:
+        """Yield the names of the divergences that two calls with different bytes may be."""
+        first, second = self._first, self._second
+        is_collective = i in first.collectives or j in second.collectives
+        same_inputs = first.inputs[i] == second.inputs[j]
+        # What a collective gives a rank depends on the inputs of others.
+        by_itself = same_inputs and not is_collective
+        # Ranks have their own data; the results of such collectives must be the same.
+        if self._ranks is None or by_itself or _shared_differ(first, i, second, j):
+            yield "divergence"
+        if by_itself:
+            yield "outputs"
+        elif self._ranks is not None and _drifts(first.updates.get(i), second.updates.get(j)):
+            yield "drift"
+
+    def _comparison(self, point: int | None) -> Comparison:
+        divergence, outputs, drift = map(self._divergence, ("divergence", "outputs", "drift"))
+        dumped = list(pairs(*self._dumps, self._aligned))
+        known = {(mine.number, theirs.number) for mine, theirs in dumped}
+        different, only_first, only_second, same = self._tally.counts()
+        timeline = self._tally.timeline
+        # Two ranks of one run may have groups of their own.
+        groups = () if self._ranks else other_groups(self._first, self._second)
+        return Comparison(
+            divergence,
+            outputs,
+            drift,
+            same,
+            different,
+            only_first,
+            only_second,
+            incomplete=tuple(str(run.path) for run in self._readers if not run.complete),
+            lines=self._tally.lines(),
+            timeline=timeline.timeline("calls, at their positions in the first run", point),
+            ranks=self._ranks,
+            dumped=tuple(compare_dumps(*pair) for pair in dumped),
+            to_dump=self._to_dump((divergence, outputs), known),
+            started=started_differently(*self._readers) + groups,
+            steps=str(self._first.reader.steps_recorded),
+            origin=origins_of(*self._readers),
+            unrecorded=tuple(unrecorded_in(*self._readers)),
+            coarse_from=self._effort.coarse_from,
+            unsaid=self._first.unsaid,
+        )
+
+    def _divergence(self, name: str) -> Divergence | None:
+        if name not in self._firsts:
+            return None
+        (i, j), graph = self._with_its_graph(name)
+        mine, theirs = self._calls[0].get(i), self._calls[1].get(j)
+        divergence = _divergence(mine, theirs, self._suspects(i), self._ranks)
+        run = self._first if mine is not None else self._second
+        divergence = replace(
+            divergence,
+            step=run.reader.step_of(divergence.call.number),
+            graph=None if graph is None else self._first.name_of(graph),
+        )
+        _, only_first, only_second, _ = self._tally.counts()
+        if not self._ranks and divergence.kind in ("inputs", "arguments"):
+            # An extra step shows first as different data.
+            kind = "calls" if only_first + only_second else divergence.kind
+            return replace(divergence, kind=kind)
+        return divergence
+
+    def _with_its_graph(self, name: str) -> tuple[tuple[int | None, int | None], int | None]:
+        """Return the numbers of the calls to show for a divergence, and of the graph around them.
+
+        They are those of the graph's own call if its inputs differed already.
+        """
+        first, second = self._first, self._second
+        i, j = self._firsts[name].calls
+        call = self._calls[0].get(i) or self._calls[1].get(j)
+        around = self._graphs.get(name)
+        if not (call and around) or call.graph != self._calls[0][around[0]].overload:
+            return (i, j), i if i is not None and first.is_graph(i) else None
+        differ = i is None or j is None or first.inputs[i] != second.inputs[j]
+        if name == "divergence" and differ and first.inputs[around[0]] != second.inputs[around[1]]:
+            return around, around[0]
+        return (i, j), around[0]
+
+    def _suspects(self, i: int | None) -> tuple[str, ...]:
+        """Return the generators that may be the cause of a difference at a call of the first run.
+
+        A generator is not from which an earlier call drew the same numbers: the program had seeded
+        it by then. Ranks are seeded differently.
+        """
+        draws = self._first.first_draws
+        names = () if self._ranks else reseeded_generators(*self._readers)
+        return tuple(name for name in names if i is None or draws.get(name, i) >= i)
+
+    def _to_dump(
+        self, divergences: Iterable[Divergence | None], dumped: Container[tuple[int, int]]
+    ) -> tuple[tuple[CallName, ...], tuple[CallName, ...]]:
+        """Return for each run the calls to dump, whose tensors explain more than seeds do."""
+        explaining = [each for each in divergences if each and each.kind not in _NOT_BY_TENSORS]
+        unseen = [
+            (self._first.name_of(mine.number), self._second.name_of(theirs.number))
+            for mine, theirs in dict.fromkeys((each.first, each.second) for each in explaining)
+            if mine and theirs and (mine.number, theirs.number) not in dumped
+            if not self._first.is_graph(mine.number)
+        ]
+        return tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)
 
 
 def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> TraceDiff:
@@ -120,117 +297,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
         TraceError: one of them cannot be read.
     """
     kinds: dict[Any, int] = {}
-    one, other = TraceIndex(first, kinds), TraceIndex(second, kinds)
-    dumps = dumps_of(one.reader.path), dumps_of(other.reader.path)
-    dumped_numbers = {dump.number for dump in dumps[0]}
-    aligned: dict[int, int] = {}
-    # For each of a comparison's divergences, the first pair of calls.
-    firsts: dict[str, tuple[int | None, int | None]] = {}
-    # For each of those, the next graph: the line of a graph follows those of the calls in it.
-    ends: dict[str, tuple[int, int]] = {}
-    ranks = two_ranks(one.reader, other.reader)
-    tally = _Tally(one, other)
-    parts: dict[tuple[Any, ...], TakenPart] = {}
-    # Of the divergence: its position among all aligned calls, and that in the first run.
-    places: dict[str, tuple[int, int]] = {}
-    anchors = (one.anchors, other.anchors)
-    effort = Effort()
-    pairs_of_calls = align((one.kinds, other.kinds), (one.whole, other.whole), anchors, effort)
-    for place, (i, j) in enumerate(progress(pairs_of_calls, "comparing", "calls")):
-        parts.update(_parts(one, other, i, j, place))
-        if i is None or j is None:
-            group = ONLY_SECOND if i is None else ONLY_FIRST
-        else:
-            group = SAME if one.whole[i] == other.whole[j] else DIFFERENT
-            if i in dumped_numbers:
-                aligned[i] = j
-        drawn = tally.add(i, j, group.name)
-        if i is None or j is None:
-            firsts.setdefault("divergence", (i, j))
-            places.setdefault("divergence", (place, drawn))
-            continue
-        if len(ends) < len(firsts) and one.is_graph(i):
-            ends = {**dict.fromkeys(firsts, (i, j)), **ends}
-        if group is DIFFERENT:
-            same_inputs = one.inputs[i] == other.inputs[j]
-            if ranks is not None and _is_collective(one, i, other, j):
-                # What it gives a rank depends on the inputs of others.
-                same_inputs = False
-            # Ranks have their own data; the results of such collectives must be the same.
-            if ranks is None or same_inputs or _shared_differ(one, i, other, j):
-                firsts.setdefault("divergence", (i, j))
-                places.setdefault("divergence", (place, drawn))
-            if same_inputs and not _is_collective(one, i, other, j):
-                firsts.setdefault("outputs", (i, j))
-            elif ranks is not None and _drifts(one.updates.get(i), other.updates.get(j)):
-                firsts.setdefault("drift", (i, j))
-    different, only_first, only_second, same = (tally.totals[name] for name in _SEVEREST_FIRST)
-    shown = [*firsts.values(), *ends.values()]
-    calls = one.calls_at({i for i, _ in shown if i is not None})
-    others = other.calls_at({j for _, j in shown if j is not None})
-    # Ranks are seeded differently.
-    reseeded = () if ranks else reseeded_generators(one.reader, other.reader)
-
-    def divergence_of(name: str) -> Divergence | None:
-        if name not in firsts:
-            return None
-        i, j = firsts[name]
-        mine, theirs = (None if i is None else calls[i]), (None if j is None else others[j])
-        graph = i if i is not None and one.is_graph(i) else None
-        call = mine or theirs
-        if name in ends and call and call.graph == calls[ends[name][0]].overload:
-            graph, other_graph = ends[name]
-            differ = i is None or j is None or one.inputs[i] != other.inputs[j]
-            if name == "divergence" and differ and one.inputs[graph] != other.inputs[other_graph]:
-                # They differed already when the graph was called.
-                i, mine, theirs = graph, calls[graph], others[other_graph]
-        # An earlier call drew the same numbers from it: the program had seeded it by then.
-        suspects = tuple(
-            name for name in reseeded if i is None or one.first_draws.get(name, i) >= i
-        )
-        found = _divergence(mine, theirs, suspects, ranks)
-        number = found.call.number
-        step = (one if found.first is not None else other).reader.step_of(number)
-        found = replace(found, step=step, graph=None if graph is None else one.name_of(graph))
-        if not ranks and found.kind in ("inputs", "arguments") and only_first + only_second:
-            # An extra step shows first as different data.
-            return replace(found, kind="calls")
-        return found
-
-    named = divergence_of("divergence"), divergence_of("outputs"), divergence_of("drift")
-    dumped = list(pairs(*dumps, aligned))
-    known = {(mine.number, theirs.number) for mine, theirs in dumped}
-    # The calls whose tensors explain the divergence better than seeds do.
-    explaining = (each for each in named[:2] if each and each.kind not in _NOT_BY_TENSORS)
-    unseen = [
-        (one.name_of(mine.number), other.name_of(theirs.number))
-        for mine, theirs in dict.fromkeys((each.first, each.second) for each in explaining)
-        if mine and theirs and (mine.number, theirs.number) not in known
-        if not one.is_graph(mine.number)
-    ]
-    cut = [str(run.reader.path) for run in (one, other) if not run.reader.complete]
-    at, point = places.get("divergence", (None, None))
-    comparison = Comparison(
-        *named,
-        same,
-        different,
-        only_first,
-        only_second,
-        tuple(cut),
-        tally.lines(),
-        tally.timeline.timeline("calls, at their positions in the first run", point),
-        ranks,
-        tuple(compare_dumps(*pair) for pair in dumped),
-        (tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)),
-        # Two ranks of one run may have groups of their own.
-        started_differently(one.reader, other.reader) + (() if ranks else other_groups(one, other)),
-        str(one.reader.steps_recorded),
-        origins_of(one.reader, other.reader),
-        tuple(unrecorded_in(one.reader, other.reader)),
-        effort.coarse_from,
-        one.unsaid,
-    )
-    return TraceDiff(comparison, at, parts)
+    return _Diff(TraceIndex(first, kinds), TraceIndex(second, kinds)).result()
 
 
 def _parts(
@@ -251,16 +318,11 @@ def _parts(
     return {each[0].key: TakenPart(each[0], place, same, *whole) for each in known}
 
 
-def _is_collective(one: TraceIndex, i: int, other: TraceIndex, j: int) -> bool:
-    return i in one.collectives or j in other.collectives
-
-
 def _shared_differ(one: TraceIndex, i: int, other: TraceIndex, j: int) -> bool:
     """Return whether a collective gave two ranks different results that they should share."""
     if one.shared.get(i) == other.shared.get(j):
         return False
     mine, theirs = one.collectives.get(i), other.collectives.get(j)
-    # A trace of version 1 does not know the groups.
     return mine is None or theirs is None or mine[0].group.members == theirs[0].group.members
 
 

@@ -92,7 +92,7 @@ class CallName:
 
 
 @dataclass(frozen=True)
-class Array:
+class _Array:
     """The description of one array in ``call.json``.
 
     Args:
@@ -125,15 +125,15 @@ class DumpWriter:
         self._folder = Path(path, FOLDER)
         self._seen = dict.fromkeys((call.overload for call in self.missed), 0)
 
-    def begin(self, overload: str, number: int) -> Dump | None:
+    def begin(self, overload: str, number: int) -> _Dump | None:
         """Return a dump to write if the call about to be made was requested, else ``None``."""
         seen = self._seen.get(overload)
         if seen is None:
             return None
         call = CallName(overload, seen)
-        return Dump(self._folder, call, number) if call in self.missed else None
+        return _Dump(self._folder, call, number) if call in self.missed else None
 
-    def made(self, overload: str, dump: Dump | None) -> None:
+    def made(self, overload: str, dump: _Dump | None) -> None:
         """Count a call that was made, and close its dump."""
         if overload in self._seen:
             self._seen[overload] += 1
@@ -145,7 +145,7 @@ class DumpWriter:
                 self.missed[dump.call] = failure
 
 
-class Dump:
+class _Dump:
     """A dump that is being written.
 
     A failed write is not an error of the program: the dump is discarded, and :meth:`close` returns
@@ -157,7 +157,7 @@ class Dump:
         self._number = number
         self._path = folder / call.folder
         self._partial = folder / f".{call.folder}"
-        self._arrays: list[Array] = []
+        self._arrays: list[_Array] = []
         self._failure: str | None = None
 
     def add(self, side: str, tensors: list[Tensor | None]) -> None:
@@ -204,7 +204,7 @@ class Dump:
 
     def _write(self, name: str, form: str, values: Tensor) -> None:
         dtype = str(values.dtype).removeprefix("torch.")
-        array = Array(name, form, dtype, tuple(values.shape))
+        array = _Array(name, form, dtype, tuple(values.shape))
         header = {
             "descr": _numpy_dtype(array).str,
             "fortran_order": False,
@@ -224,7 +224,7 @@ def _write_elements(file: IO[bytes], values: Tensor) -> None:
         file.write(as_bytes[begin : begin + step].cpu().numpy().data)
 
 
-def _numpy_dtype(array: Array) -> np.dtype[Any]:
+def _numpy_dtype(array: _Array) -> np.dtype[Any]:
     """Return NumPy's dtype of the elements, or unsigned integers of the same size."""
     if array.dtype in _OF_NUMPY:
         return np.dtype(array.dtype)
@@ -245,7 +245,7 @@ class DumpReader:
         self.path = path
         file = path / "call.json"
         try:
-            head = read_head(file, FORMAT, (VERSION,))
+            head = read_head(file, FORMAT, VERSION)
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror}") from error
         try:
@@ -280,7 +280,7 @@ class DumpReader:
             yield torch.from_numpy(found).view(dtype)
 
 
-def _mapped(file: Path, array: Array) -> np.memmap[Any, Any]:
+def _mapped(file: Path, array: _Array) -> np.memmap[Any, Any]:
     """Map the array of a file.
 
     Raises:
@@ -321,13 +321,13 @@ def dumps_of(path: Path) -> list[DumpReader]:
     return sorted(readers, key=lambda reader: reader.number)
 
 
-def _array(value: Any) -> Array:
+def _array(value: Any) -> _Array:
     name, form, dtype, shape = (value[key] for key in ("name", "form", "dtype", "shape"))
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise TypeError
     if text_of(dtype) not in _DTYPES or _ARRAY.fullmatch(name) is None:
         raise ValueError
-    return Array(name, text_of(form), dtype, tuple(map(_count, shape)))
+    return _Array(name, text_of(form), dtype, tuple(map(_count, shape)))
 
 
 def _count(value: Any) -> int:

@@ -14,14 +14,6 @@ from detmode.reports.page import Group, Page, Table, TableRow, plural
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import table
 
-CONDITIONS = {
-    "again": "nothing was changed",
-    "contention": "another CUDA stream was busy",
-    "schedule": "the host runner ran blocks and threads in a different order",
-    "threads": "PyTorch used a different number of CPU threads",
-}
-"""The conditions that were varied between a call and its repeats."""
-
 REASONS = {
     "views": "return no data of their own",
     "allocations": "return uninitialized memory",
@@ -67,7 +59,9 @@ class ProbeRow:
         overload: ``"aten::index_add_.default"``.
         count: the number of its calls at the site that were probed.
         varied: the number of those that differed from a repeat.
-        conditions: the conditions under which they differed, names of :data:`CONDITIONS`.
+        conditions: those under which they differed: "again" (nothing was changed), "contention"
+            (another CUDA stream was busy), "schedule" (the host runner ran blocks and threads in a
+            different order), "threads" (PyTorch used a different number of CPU threads).
         differing: the tensors that differ: "output 0", "mutated self", "mutated params[2]".
         elements: the largest number of elements of one tensor that differ.
         largest: the largest absolute difference; ``None`` if it is undefined: NaN, infinity,

@@ -8,7 +8,8 @@ from typing import Any
 
 from detmode.reports.page import Page, Table, plural, shortened
 from detmode.runs.collectives import some_ranks
-from detmode.runs.comparison import COLUMNS, KINDS, Comparison, Divergence, as_data
+from detmode.runs.comparison import Comparison
+from detmode.runs.divergence import COLUMNS, KINDS, Divergence, as_data
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,8 @@ from detmode.runs.trace_index import TraceIndex
 
 Started: TypeAlias = tuple[str, str, str]
 """A name, the first run's value, and the second's."""
-_STARTED = {
-    "world_size": "world size",
-    "gpus": "GPUs",
-    "nccl": "NCCL",
-    "nccl_environment": "variables of NCCL",
-    "torch": "PyTorch",
-    "threads": "CPU threads",
-    "arguments": "arguments",
-}
-"""The fields of a trace that are compared first, and their names in a report.
-
-A lock beside the trace has all but the first and the last; an earlier detmode wrote none.
-"""
+_STARTED = {"world_size": "world size", "arguments": "arguments"}
+"""The fields of a trace that are compared besides its lock, and their names in a report."""
 
 
 def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
@@ -40,10 +29,7 @@ def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
             found.append((name, first_value, second_value))
     for key, name in _STARTED.items():
         first, second = (run.about.get(key) for run in (one, other))
-        if isinstance(first, dict) and isinstance(second, dict):
-            for each in sorted(first.keys() | second.keys()):
-                found.append((each, first.get(each, "not set"), second.get(each, "not set")))
-        elif first is not None and second is not None:
+        if first is not None and second is not None:
             found.append((name, _text(first), _text(second)))
     return tuple(each for each in found if each[1] != each[2])
 
@@ -56,12 +42,11 @@ def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _torch(run: Reader) -> object:
-    """Return PyTorch's version, from the lock or, of an earlier detmode, from the trace."""
+def _torch(run: Reader) -> str:
+    """Return PyTorch's version."""
     lock = run.lock()
-    if lock is None:
-        return run.about.get("torch")
-    return in_a_line(str(lock.sections.get("versions", {}).get("torch", "not known")))
+    versions = {} if lock is None else lock.sections.get("versions", {})
+    return in_a_line(str(versions.get("torch", "not known")))
 
 
 def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:

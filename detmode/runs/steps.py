@@ -18,7 +18,7 @@ from detmode.process.undo import Lock
 from detmode.runs.trace_levels import named_tensors, state_of
 
 
-class Stepped(Protocol):
+class _Stepped(Protocol):
     """A recording that is running."""
 
     def end_step(self, state: Callable[[], dict[str, list[Tensor]]]) -> None:
@@ -29,34 +29,34 @@ class Stepped(Protocol):
 
 
 _lock = Lock()
-_running: list[tuple[int, Stepped]] = []
+_running: list[tuple[int, _Stepped]] = []
 """The recordings that are running, each with the thread that has begun it."""
 _hooks: list[Any] = []
 
 
-def watch(recording: Stepped) -> None:
+def watch(recording: _Stepped) -> None:
     """End the recording's steps from now on."""
     _lock.run(_watch, recording)
 
 
-def unwatch(recording: Stepped) -> None:
+def unwatch(recording: _Stepped) -> None:
     """End them no longer."""
     _lock.run(_unwatch, recording)
 
 
-def _watch(recording: Stepped) -> None:
+def _watch(recording: _Stepped) -> None:
     _running.append((get_ident(), recording))
     if not _hooks:
         _hooks.append(register_optimizer_step_post_hook(_stepped))
 
 
-def _unwatch(recording: Stepped) -> None:
+def _unwatch(recording: _Stepped) -> None:
     _running[:] = [each for each in _running if each[1] is not recording]
     if not _running and _hooks:
         _hooks.pop().remove()
 
 
-def _here() -> list[Stepped]:
+def _here() -> list[_Stepped]:
     """Return the recordings of this thread; of a thread that has none, those of all others.
 
     Programs that record in their main thread may train in another, and optimizers that step in

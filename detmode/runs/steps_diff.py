@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from detmode.reports.page import Page, Table, TableRow, plural
 from detmode.reports.progress import progress
 from detmode.runs.collectives import some_ranks
-from detmode.runs.comparison import DIFFERENT, Comparison
+from detmode.runs.comparison import Comparison
+from detmode.runs.divergence import DIFFERENT
 from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import StepRange
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in

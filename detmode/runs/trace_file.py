@@ -12,32 +12,33 @@ import json
 import os
 import reprlib
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.process.files import open_file, parsed_json, read_file
 from detmode.process.text import text_of
-from detmode.runs.collectives import Collective, GroupIdentity
+from detmode.runs.collectives import Collective
 from detmode.runs.step_range import StepRange
+from detmode.runs.trace_lines import (
+    DIGEST_BYTES,
+    CallLine,
+    LineParser,
+    Shape,
+    TraceStep,
+    split,
+)
 
 FORMAT = "detmode-trace"
 VERSION = 2
-READABLE = (1, 2)
-"""The versions that are read. Version 1 does not say to which group a collective belongs."""
-DIGEST_BYTES = 16
 UNDEFINED = bytes(DIGEST_BYTES)
 """Stands for uninitialized memory, which may hold anything and always compares equal."""
-_FIELDS = 10
-"""The fields of a call; those at the end may be missing."""
-_MOST_BYTES_OF_JSON = 1 << 24
 _MOST_BYTES_A_LINE = 1 << 20
-_MOST_TEXT_A_CALL = 1 << 23
-"""Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
+_MOST_BYTES_OF_JSON = 1 << 24
 
 
 _UNINITIALIZED = " partly uninitialized "
@@ -111,70 +112,6 @@ class TraceCall:
                 yield f"{name} {position}", form, digest
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The common part of calls that differ only in digests and plain arguments.
-
-    Args:
-        overload: as in :class:`TraceCall`, and so ``site`` and ``module``.
-        sides: the forms of inputs, outputs and mutated arguments.
-        digests: the number of digests of each call.
-        graph: as in :class:`TraceCall`.
-    """
-
-    overload: str
-    site: str
-    module: str | None
-    sides: tuple[tuple[str, ...], ...]
-    digests: int
-    graph: str | None
-
-    @property
-    def in_place(self) -> bool:
-        """True if the call writes its first inputs."""
-        inputs, _, mutated = self.sides
-        return bool(mutated) and inputs[: len(mutated)] == mutated
-
-    @property
-    def is_random(self) -> bool:
-        """True if a generator's state was digested."""
-        return self.digests > sum(map(len, self.sides))
-
-    @classmethod
-    def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
-        """Parse the shape of a line.
-
-        Raises:
-            ValueError, TypeError, LookupError: the line is not a line of a trace.
-        """
-        overload, site, module, *sides, random, graph = numbers
-        if len(sides) != 3 or type(random) is not int or random not in (0, 1):
-            raise ValueError
-        named = [overload, site, *chain(*sides)]
-        named += [number for number in (module, graph) if number is not None]
-        if any(type(number) is not int or number < 0 for number in named):
-            raise ValueError
-        if sum(len(texts[number]) for number in named) > _MOST_TEXT_A_CALL:
-            raise ValueError
-        forms = tuple(tuple(texts[number] for number in side) for side in sides)
-        names = [None if number is None else texts[number] for number in (module, graph)]
-        n_digests = sum(map(len, forms)) + random
-        return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
-
-
-class TraceStep(NamedTuple):
-    """The end of a step.
-
-    Args:
-        calls: the number of calls that the trace has before it.
-        digests: for each module, or part of the state, the digest of its step; empty if the calls
-            are in the trace.
-    """
-
-    calls: int
-    digests: dict[str, bytes]
-
-
 class Reader:
     """Reads a trace, a call at a time.
 
@@ -189,7 +126,7 @@ class Reader:
         self.path = Path(path)
         file = self.path / "trace.json"
         try:
-            about = read_head(file, FORMAT, READABLE)
+            about = read_head(file, FORMAT, VERSION)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise TraceError(
                 f"no trace at {self.path}; 'detmode record -o FOLDER SCRIPT' makes one"
@@ -210,7 +147,7 @@ class Reader:
         """The number of calls that other threads made; known once all calls are read."""
 
     def lock(self) -> LockFile | None:
-        """Return the lock beside the trace; an earlier detmode wrote none.
+        """Return the lock beside the trace, if it is there.
 
         Raises:
             TraceError: it cannot be read.
@@ -237,7 +174,7 @@ class Reader:
             if wanted is None or number in wanted:
                 yield _record(number, *call)
 
-    def scan(self) -> Iterator[tuple[Shape, str, bytes, Collective | None]]:
+    def scan(self) -> Iterator[CallLine]:
         """Yield for each call its shape, plain arguments, concatenated digests and collective.
 
         Raises:
@@ -259,17 +196,14 @@ class Reader:
         """
         return (each for each in self._lines() if isinstance(each, TraceStep))
 
-    def _lines(self) -> Iterator[TraceStep | tuple[Shape, str, bytes, Collective | None]]:
+    def _lines(self) -> Iterator[TraceStep | CallLine]:
         """Yield calls and ends of steps."""
-        texts: list[str] = []
-        shapes: dict[Any, Shape] = {}
-        groups: list[GroupIdentity] = []
-        calls = 0
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
                 open_file(self.path / "digests.bin") as digests,
             ):
+                parser = LineParser(digests)
                 for at in count(1):
                     line = lines.readline(_MOST_BYTES_A_LINE)
                     if not line.endswith(b"\n") and len(line) < _MOST_BYTES_A_LINE:
@@ -277,44 +211,18 @@ class Reader:
                     try:
                         if len(line) == _MOST_BYTES_A_LINE:
                             raise ValueError
-                        parsed = json.loads(line)
-                        value = parsed.get("call")
-                        if value is not None:
-                            fields = [*value, *[None] * (_FIELDS - len(value))]
-                            *numbers, arguments, graph, identity = fields
-                            key = _frozen([*numbers, graph])
-                            shape = shapes.get(key)
-                            if shape is None:
-                                shape = shapes[key] = Shape.of(key, texts)
-                            arguments = text_of(arguments)
-                            collective = _collective(identity, groups)
-                            wanted = shape.digests * DIGEST_BYTES
-                            read = digests.read(wanted)
-                            if len(read) < wanted:
-                                return
-                        elif "end" in parsed:
-                            self.complete = parsed["end"] == "complete"
-                            self.unrecorded = max(int(parsed.get("unrecorded", 0)), 0)
+                        fields = json.loads(line)
+                        if "end" in fields:
+                            self.complete = fields["end"] == "complete"
+                            self.unrecorded = max(int(fields.get("unrecorded", 0)), 0)
                             return
-                        elif "step" in parsed:
-                            names = [texts[number] for number in parsed["step"]]
-                            read = digests.read(len(names) * DIGEST_BYTES)
-                            if len(read) < len(names) * DIGEST_BYTES:
-                                return
-                            yield TraceStep(calls, dict(zip(names, split(read))))
-                            continue
-                        elif "group" in parsed:
-                            groups.append(_group(*parsed["group"]))
-                            continue
-                        else:
-                            texts.append(text_of(parsed["text"]))
-                            continue
+                        yield from parser.parsed(fields)
+                    except EOFError:
+                        return
                     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                         raise TraceError(
                             f"{self.path / 'calls.jsonl'}:{at} is not a line of a trace"
                         ) from None
-                    calls += 1
-                    yield shape, arguments, read, collective
         except OSError as error:
             raise TraceError(f"cannot read the trace {self.path}: {error.strerror}") from error
 
@@ -324,13 +232,13 @@ def unrecorded_in(*runs: Reader) -> list[tuple[str, int]]:
     return [(str(run.path), run.unrecorded) for run in runs if run.unrecorded]
 
 
-def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
+def read_head(file: Path, form: str, version: int) -> dict[Any, Any]:
     """Return the object in the head file of a trace or a dump.
 
     Args:
         file: the head file.
         form: the value of ``format`` that it must have.
-        versions: the versions that can be read.
+        version: the version that can be read.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -343,11 +251,10 @@ def read_head(file: Path, form: str, versions: Sequence[int]) -> dict[Any, Any]:
         raise TraceError(f"{file} is not JSON; is it a {what}?") from error
     if not isinstance(head, dict) or head.get("format") != form:
         raise TraceError(f"{file} is not a {what} of detmode")
-    if head.get("version") not in versions:
-        found, known = reprlib.repr(head.get("version")), " and ".join(map(str, versions))
+    if head.get("version") != version:
         raise TraceError(
-            f"{file} has version {found}, and this detmode reads {known}: read it with the "
-            "detmode that wrote it"
+            f"{file} has version {reprlib.repr(head.get('version'))}, and this detmode reads "
+            f"{version}: read it with the detmode that wrote it"
         )
     return head
 
@@ -367,23 +274,6 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     return known
 
 
-def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdentity:
-    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
-        raise ValueError
-    return GroupIdentity(text_of(name), text_of(description), text_of(backend), tuple(ranks))
-
-
-def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:
-    if identity is None:
-        return None
-    if any(type(each) is not int for each in identity):
-        raise ValueError
-    group, number, *peers = identity
-    if group < 0 or number < 0 or len(peers) not in (0, 3):
-        raise ValueError
-    return Collective(groups[group], number, tuple(peers))
-
-
 def _record(
     number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
 ) -> TraceCall:
@@ -395,17 +285,7 @@ def _record(
     return TraceCall(number, *place, *sides, arguments, generator, shape.graph, collective)
 
 
-def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
-
-
 def partly_uninitialized(form: str) -> str:
     """Return the form of a tensor that is uninitialized in part."""
     what, _, device = form.rpartition(" ")
     return f"{what}{_UNINITIALIZED}{device}"
-
-
-def split(digests: bytes) -> Iterator[bytes]:
-    """Yield the concatenated digests one by one."""
-    for begin in range(0, len(digests), DIGEST_BYTES):
-        yield digests[begin : begin + DIGEST_BYTES]

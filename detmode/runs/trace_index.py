@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 from array import array
-from itertools import chain
-from typing import Any
+from collections.abc import Iterable
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
 from detmode.bits.effects import effects_of
 from detmode.reports.progress import progress
 from detmode.runs.collectives import Collective
 from detmode.runs.compiled_graphs import GRAPH
 from detmode.runs.dump_file import CallName
-from detmode.runs.trace_file import (
-    DIGEST_BYTES,
-    UNDEFINED,
-    Reader,
-    TraceCall,
-    TraceError,
-    split,
-)
+from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall, TraceError
+from detmode.runs.trace_lines import DIGEST_BYTES, Shape, split
 from detmode.table.rule_table import resolve
 
 OWN_GENERATOR = "generator=Generator"
@@ -57,11 +52,36 @@ _MOST_NAMED = 1 << 26
 """Characters of all lines of a run, since reports contain them."""
 
 
+class _Fixed(NamedTuple):
+    """The numbers that are the same for all calls of one shape.
+
+    Args:
+        kind: of the operator and the form of its tensors.
+        inputs_end: the byte of the digests after those of the inputs.
+        end: that after those of all tensors.
+        line: the position of its line (overload, site and module).
+        computes: whether its results come from the data of its inputs.
+    """
+
+    kind: int
+    inputs_end: int
+    end: int
+    line: int
+    computes: bool
+
+
 class TraceIndex:
     """A trace, with numbers for each call: its kind, its inputs, the whole call, and its anchor.
 
     The anchor is 0 for calls whose inputs all come from the run itself (masks of dropout, counters
     of steps). They continue unchanged when a step is skipped, so they cannot anchor an alignment.
+
+    Args:
+        path: the folder of the trace.
+        kinds: the numbers of kinds, which both runs share; it grows.
+
+    Raises:
+        TraceError: the trace cannot be read, or names more than any run does.
     """
 
     def __init__(self, path: str | os.PathLike[str], kinds: dict[Any, int]) -> None:
@@ -80,66 +100,69 @@ class TraceIndex:
         self.updates: dict[int, tuple[int, int]] = {}
         # The calls whose results are not recorded, as they read uninitialized memory.
         self.unsaid = 0
-        is_rank = self.reader.about.get("rank") is not None
-        positions: dict[tuple[str, str, str | None], int] = {}
-        named = 0
-        made_here = {UNDEFINED}
-        known: dict[int, tuple[int, int, int, int]] = {}
-        computes: dict[int, bool] = {}
-        calls = progress(self.reader.scan(), f"reading {path}", "calls")
-        for shape, arguments, digests, collective in calls:
-            found = known.get(id(shape))
-            if found is None:
-                # Without the site: a line that moved between two runs is the same call.
-                kind = kinds.setdefault((shape.overload, shape.sides), len(kinds))
-                n_inputs, n_outputs, n_mutated = (len(side) for side in shape.sides)
-                ends = (n_inputs, n_inputs + n_outputs + n_mutated)
-                line = (shape.overload, shape.site, shape.module)
-                position = positions.get(line, len(positions))
-                if position == len(positions):
-                    positions[line] = position
-                    named += sum(map(len, filter(None, line)))
-                    if named > _MOST_NAMED:
-                        raise TraceError(
-                            f"{self.reader.path} has more than {_MOST_NAMED >> 20} MiB of "
-                            "operator, site and module names; is it a trace?"
-                        )
-                found = (kind, ends[0] * DIGEST_BYTES, ends[1] * DIGEST_BYTES, position)
-                known[id(shape)] = found
-                computes[kind] = _computes(shape.overload)
-            kind, inputs_end, end, position = found
-            if computes[kind] and UNDEFINED in digests:
-                sides = (digests[:inputs_end], digests[inputs_end:end])
-                self.unsaid += all(UNDEFINED in split(side) for side in sides)
-            inputs = hash((kind, arguments, digests[:inputs_end], digests[end:]))
-            whole = hash((inputs, digests[inputs_end:end]))
-            from_outside = not made_here.issuperset(split(digests[:inputs_end]))
-            if not from_outside:
-                made_here.update(split(digests[inputs_end:end]))
-            if shape.is_random and OWN_GENERATOR not in arguments:
-                form = next(chain.from_iterable(shape.sides), "cpu")
-                device = form.rpartition(" ")[2]
-                name = "torch" if device == "cpu" else device
-                self.first_draws.setdefault(name, len(self.kinds))
+        self._is_rank = self.reader.about.get("rank") is not None
+        self._positions: dict[tuple[str, str, str | None], int] = {}
+        self._named = 0
+        self._made_here = {UNDEFINED}
+        fixed: dict[int, _Fixed] = {}
+        for shape, arguments, digests, collective in progress(
+            self.reader.scan(), f"reading {path}", "calls"
+        ):
+            numbers = fixed.get(id(shape))
+            if numbers is None:
+                numbers = fixed[id(shape)] = self._fixed(shape, kinds)
+            self._add(shape, numbers, arguments, digests)
             if collective is not None:
-                results = digests[inputs_end:end]
-                self.collectives[len(self.kinds)] = (
-                    collective,
-                    UNDEFINED not in split(digests[:inputs_end]),
-                    UNDEFINED not in split(results),
+                before = digests[: numbers.inputs_end]
+                after = digests[numbers.inputs_end : numbers.end]
+                whole = UNDEFINED not in split(before), UNDEFINED not in split(after)
+                self.collectives[len(self.kinds) - 1] = (collective, *whole)
+        self.lines = list(self._positions)
+
+    def _fixed(self, shape: Shape, kinds: dict[Any, int]) -> _Fixed:
+        # Without the site: a line that moved between two runs is the same call.
+        kind = kinds.setdefault((shape.overload, shape.sides), len(kinds))
+        n_inputs, n_outputs, n_mutated = (len(side) for side in shape.sides)
+        end = n_inputs + n_outputs + n_mutated
+        line = (shape.overload, shape.site, shape.module)
+        if line not in self._positions:
+            self._positions[line] = len(self._positions)
+            self._named += sum(map(len, filter(None, line)))
+            if self._named > _MOST_NAMED:
+                raise TraceError(
+                    f"{self.reader.path} has more than {_MOST_NAMED >> 20} MiB of operator, site "
+                    "and module names; is it a trace?"
                 )
-            if shape.overload in SHARING:
-                self.shared[len(self.kinds)] = hash(digests[inputs_end:end])
-            elif is_rank and shape.in_place and not shape.overload.startswith(GRAPH):
-                n = len(shape.sides[2]) * DIGEST_BYTES
-                if UNDEFINED not in split(digests[:n]):
-                    self.updates[len(self.kinds)] = hash(digests[:n]), hash(digests[end - n : end])
-            self.kinds.append(kind)
-            self.inputs.append(inputs)
-            self.whole.append(whole)
-            self.anchors.append(whole if from_outside else 0)
-            self.line_of.append(position)
-        self.lines = list(positions)
+        ends = n_inputs * DIGEST_BYTES, end * DIGEST_BYTES
+        return _Fixed(kind, *ends, self._positions[line], _computes(shape.overload))
+
+    def _add(self, shape: Shape, numbers: _Fixed, arguments: str, digests: bytes) -> None:
+        """Add a call."""
+        kind, inputs_end, end, line, computes = numbers
+        before, after = digests[:inputs_end], digests[inputs_end:end]
+        if computes and UNDEFINED in digests:
+            self.unsaid += all(UNDEFINED in split(side) for side in (before, after))
+        inputs = hash((kind, arguments, before, digests[end:]))
+        whole = hash((inputs, after))
+        from_outside = not self._made_here.issuperset(split(before))
+        if not from_outside:
+            self._made_here.update(split(after))
+        if shape.is_random and OWN_GENERATOR not in arguments:
+            form = next(chain.from_iterable(shape.sides), "cpu")
+            device = form.rpartition(" ")[2]
+            name = "torch" if device == "cpu" else device
+            self.first_draws.setdefault(name, len(self.kinds))
+        if shape.overload in SHARING:
+            self.shared[len(self.kinds)] = hash(after)
+        elif self._is_rank and shape.in_place and not shape.overload.startswith(GRAPH):
+            n = len(shape.sides[2]) * DIGEST_BYTES
+            if UNDEFINED not in split(before[:n]):
+                self.updates[len(self.kinds)] = hash(before[:n]), hash(after[-n:])
+        self.kinds.append(kind)
+        self.inputs.append(inputs)
+        self.whole.append(whole)
+        self.anchors.append(whole if from_outside else 0)
+        self.line_of.append(line)
 
     def is_graph(self, number: int) -> bool:
         """Return whether a call is that of a compiled graph."""
@@ -151,12 +174,8 @@ class TraceIndex:
         alike = {place for place, line in enumerate(self.lines) if line[0] == overload}
         return CallName(overload, sum(place in alike for place in self.line_of[:number]))
 
-    def calls_at(self, numbers: set[int]) -> dict[int, TraceCall]:
+    def calls_at(self, numbers: Iterable[int | None]) -> dict[int | None, TraceCall]:
         """Read some of the calls again."""
-        found: dict[int, TraceCall] = {}
-        if numbers:
-            for call in self.reader.calls(numbers):
-                found[call.number] = call
-                if len(found) == len(numbers):
-                    break
-        return found
+        wanted = {number for number in numbers if number is not None}
+        calls = islice(self.reader.calls(wanted), len(wanted))
+        return {call.number: call for call in calls}

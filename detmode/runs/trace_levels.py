@@ -15,7 +15,7 @@ from detmode.cuda.elements import in_memory, once
 from detmode.process.dispatch import without_modes
 from detmode.process.generators import default_generators
 from detmode.reports.timeline import NO_MODULE
-from detmode.runs.trace_file import DIGEST_BYTES
+from detmode.runs.trace_lines import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
 CALL, MODULE, STEP = LEVELS = ("call", "module", "step")

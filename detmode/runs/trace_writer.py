@@ -13,7 +13,8 @@ from typing import IO, Any
 
 from detmode.reports.page import shortened
 from detmode.runs.collectives import Collective, GroupIdentity
-from detmode.runs.trace_file import DIGEST_BYTES, FORMAT, VERSION, TraceError
+from detmode.runs.trace_file import FORMAT, VERSION, TraceError
+from detmode.runs.trace_lines import DIGEST_BYTES
 
 _WAITING = 4
 """The most batches that wait to be written."""

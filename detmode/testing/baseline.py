@@ -18,6 +18,7 @@ import reprlib
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
+from detmode.process.files import parsed_json, read_file, replace_file
 from detmode.table.call_site import installed_part
 
 FORMAT = "detmode-baseline"
@@ -59,11 +60,6 @@ def read(path: Path) -> frozenset[Key]:
     Raises:
         BaselineError: there is no such file, or it is not a baseline.
     """
-    from detmode.process.files import (  # with PyTorch, which a suite has by now
-        parsed_json,
-        read_file,
-    )
-
     try:
         data = parsed_json(read_file(path, _MOST_BYTES))
     except OSError as error:
@@ -109,8 +105,6 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     ]
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "offenders": ['
     text = "\n".join([head, *([",\n".join(lines)] if lines else []), "]}\n"])
-    from detmode.process.files import replace_file  # with PyTorch, which a suite has by now
-
     try:
         replace_file(path, text.encode())
     except OSError as error:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import gaps, unequal
-from detmode.bits.tensors import parts
+from detmode.bits.tensors import dtype_and_shape, parts
 from detmode.cuda.elements import in_memory
 from detmode.environment.seeding import rng_state, set_rng_state
 from detmode.process.dispatch import without_modes
@@ -99,7 +99,9 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
     """Yield a CPU copy of a tensor, or of each component of a sparse tensor."""
     if tensor.is_meta or tensor.is_nested or tensor.is_mkldnn:
         if strict:
-            raise TypeError(f"cannot compare {path} bit for bit: {_form(tensor)} has no plain data")
+            raise TypeError(
+                f"cannot compare {path} bit for bit: {dtype_and_shape(tensor)} has no plain data"
+            )
         return
     for name, piece in parts(tensor).items():
         yield f"{path}.{name}" if name else path, in_memory(piece).to("cpu", copy=True)
@@ -128,12 +130,12 @@ def _difference(first: Any, second: Any) -> str | None:
         same = type(first) is type(second) and first == second
         return None if same else f"{_shown(first)} and {_shown(second)}"
     if (first.dtype, first.shape) != (second.dtype, second.shape):
-        return f"{_form(first)} and {_form(second)}"
+        return f"{dtype_and_shape(first)} and {dtype_and_shape(second)}"
     differing = unequal(first, second)
     if differing is None:
         return None
     count = int(differing.sum())
-    text = f"{count} of {first.numel()} elements differ ({_form(first)})"
+    text = f"{count} of {first.numel()} elements differ ({dtype_and_shape(first)})"
     distances = gaps(first, second, differing)
     if distances is not None:
         finite = distances[distances.isfinite()]
@@ -145,13 +147,9 @@ def _difference(first: Any, second: Any) -> str | None:
     return text + (f", first at {[int(i) for i in where]}" if first.dim() else "")
 
 
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _form(value)
+        return dtype_and_shape(value)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], bytes):
         real, imaginary = struct.unpack("dd", value[1])
         return repr(complex(real, imaginary) if value[0] == "complex" else real)

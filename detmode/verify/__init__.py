@@ -26,7 +26,7 @@ class CannotVerifyError(ValueError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class _Outcome:
     """One line of the matrix: the results of a family in one dtype.
 
     ``skipped`` lists what this machine could not check, with reasons; it counts as neither a pass
@@ -63,7 +63,7 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() and cuda.unavailable("cuda") is None else "host"
 
 
-def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tuple[Outcome, ...]:
+def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tuple[_Outcome, ...]:
     """Run every case of a family, or of all families, and return the outcomes.
 
     Args:
@@ -92,7 +92,7 @@ def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tupl
 
 def _outcome(
     family: str, dtype: torch.dtype, group: Sequence[Case], device: str, repeats: int
-) -> Outcome:
+) -> _Outcome:
     failures: list[str] = []
     skipped: Counter[str] = Counter()
     special = 0
@@ -117,7 +117,7 @@ def _outcome(
             text = str(error).partition("\n")[0]
             failures.append(f"{case}: {type(error).__name__}: {text}")
     guarantees = {str(case.guarantee) for case in group}
-    return Outcome(
+    return _Outcome(
         family,
         name_of(dtype),
         len(group),

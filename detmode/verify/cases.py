@@ -22,7 +22,7 @@ from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Maker, Sample, Samples
 
 
-class NotSubstitutedError(AssertionError):
+class _NotSubstitutedError(AssertionError):
     """The mode ran the ATen kernel although the table has a substitute."""
 
 
@@ -108,7 +108,7 @@ def run_substituted(
         schedule_seed: the host runner's schedule.
 
     Raises:
-        NotSubstitutedError: the mode ran the ATen kernel.
+        _NotSubstitutedError: the mode ran the ATen kernel.
     """
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
     on_host = device != "cuda"
@@ -118,7 +118,7 @@ def run_substituted(
     with mode:
         result = call(sample, arguments)
     if not any(record.action == "substitute" for record in mode.records):
-        raise NotSubstitutedError(
+        raise _NotSubstitutedError(
             f"{sample.op} ({sample.name}, {name_of(dtype)}) was not substituted"
         )
     return tensors_of(result)

@@ -17,6 +17,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from detmode.bits import difference
+from detmode.bits.tensors import dtype_and_shape
 from detmode.cuda import host
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.process.torch_settings import deterministic_flag
@@ -198,8 +199,9 @@ def _check_form(
     like = _meta_results(case) or aten or ()
     for mine, expected in zip(ours, like):
         if mine.dtype != expected.dtype or mine.shape != expected.shape:
+            wrong, right = dtype_and_shape(mine), dtype_and_shape(expected)
             raise ClaimError(
-                f"{case}: the result is {_form(mine)}, but the operator returns {_form(expected)}; "
+                f"{case}: the result is {wrong}, but the operator returns {right}; "
                 f"see what detmode/rules/{case.family}/launch.py allocates"
             )
         if mine.numel() > 1 and _strides(mine) != _strides(expected):
@@ -225,10 +227,6 @@ def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
 
 def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _form(tensor: torch.Tensor) -> str:
-    return f"{name_of(tensor.dtype)}{list(tensor.shape)}"
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:

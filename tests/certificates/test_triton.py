@@ -24,7 +24,7 @@ from triton_kernels import random as numbers
 from detmode.verify.certificates import certify
 from detmode.verify.certificates.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton import interpreter
-from detmode.verify.certificates.triton.dependence import Relation, meeting
+from detmode.verify.certificates.triton.dependence import meeting, relation
 from detmode.verify.certificates.triton.memory import Touch
 from detmode.verify.certificates.triton.schedules import Programs, Shuffled, Step
 
@@ -332,7 +332,7 @@ def explored(programs, most=10_000):
         results.add(repr(sorted(memory.items(), key=str)))
         return steps
 
-    runs = all_orders(run, Relation().of, most)
+    runs = all_orders(run, relation(), most)
     return results, runs
 
 

@@ -14,7 +14,7 @@ import needs
 import pytest
 from torch import distributed
 
-from detmode.cli.commands.programs import _path_of_rank
+from detmode.cli.commands.record import _path_of_rank
 from detmode.cli.launchers import under_detmode
 
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,8 @@ from test_threads import exit_code_of_child
 
 from detmode import DeterministicMode
 from detmode.mode import listed
-from detmode.reports.report import Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 

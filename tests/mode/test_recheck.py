@@ -28,7 +28,8 @@ from detmode.mode import listed
 from detmode.mode.interception import Interception
 from detmode.mode.recheck import WINDOW
 from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
-from detmode.reports.report import Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -215,7 +215,7 @@ def test_there_are_no_other_locks():
         for file in package.rglob("*.py")
         if re.search(r"(threading|_thread)\.R?Lock\b", file.read_text())
     }
-    command_line = {"cli/commands/programs.py", "reports/progress.py"}
+    command_line = {"cli/commands/run.py", "reports/progress.py"}
     assert own == command_line | {"process/undo.py", "sites/observers.py"}
 
 

@@ -13,7 +13,7 @@ from training import Fault, Training
 
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
-from detmode.cli.commands.output import show, write_files
+from detmode.cli.output import show, write_files
 from detmode.mode.row_counter import RECENT, Course, ModuleCalls
 from detmode.reports.page import Fact, shortened
 from detmode.reports.shown import Shown

@@ -1,10 +1,6 @@
-"""The commands themselves; :mod:`detmode.cli` reads their arguments.
+"""The commands, a file each: ``ABOUT``, ``EXAMPLES``, ``add(parser)`` and ``run(options)``.
 
-Each command is a function of the parsed options and the arguments as given, and returns an exit
-code.
-Nothing heavy is imported before a command needs it.
+``add`` gives the parser its options; ``run`` returns an exit code. ``options.arguments`` are the
+command line as given. What several commands need lies in :mod:`detmode.cli`; a command imports no
+other, and nothing heavy before it runs.
 """
-
-
-class UsageError(Exception):
-    """An impossible request: printed on one line, exit code 2."""

@@ -11,6 +11,7 @@ import torch
 from tabulate import tabulate
 
 from detmode.bits.difference import same_bits
+from detmode.bits.tensors import dtype_and_shape
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
 from detmode.table.values import Value
@@ -31,6 +32,11 @@ def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
     )
 
 
+def described(value: object) -> str:
+    """Return a tensor by dtype and shape; anything else by what it prints."""
+    return dtype_and_shape(value) if isinstance(value, torch.Tensor) else repr(value)
+
+
 class KernelVerdict(str, Enum):
     """A certificate's verdict, in one word or two."""
 
@@ -47,6 +53,14 @@ class KernelVerdict(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class FoundError(Exception):
+    """A verdict other than order-independent, with its reason."""
+
+    def __init__(self, verdict: KernelVerdict, reason: Variation | str) -> None:
+        super().__init__(reason)
+        self.verdict, self.reason = verdict, reason
 
 
 @dataclass(frozen=True, kw_only=True)

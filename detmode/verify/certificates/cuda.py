@@ -24,9 +24,11 @@ from detmode.verify.certificates.certificate import (
     Certificate,
     KernelVerdict,
     Variation,
+    described,
     first_variation,
     not_ended,
 )
+from detmode.verify.certificates.copies import FILLS, Copies
 from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
 
 __all__ = ["certify"]
@@ -54,8 +56,6 @@ NOT_SHOWN = (
     "the order of additions inside tensor cores, and the last bits of a GPU's own functions",
     "libraries that the kernel's program calls, such as cuBLAS and CUB",
 )
-
-_FILLS = (0xFF, 0x5A)
 
 
 def certify(
@@ -193,9 +193,7 @@ class _Launch:
     def described(self) -> tuple[str, ...]:
         """Return the arguments as a certificate shows them."""
         return tuple(
-            f"{name}: {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-            if isinstance(value, Tensor)
-            else f"{name}: {value!r}"
+            f"{name}: {described(value)}"
             for name, value in zip(self._signature.names, self._values, strict=True)
         )
 
@@ -212,7 +210,7 @@ class _Launch:
             TimeoutError: the launch did not end in time.
         """
         watch.timeout = self.timeout
-        tensors = self._copies()
+        tensors = Copies(self._tensors).arguments
         for name in self._outputs:
             _fill(tensors[name], fill)
         for name, memory in self._variables.items():
@@ -244,28 +242,11 @@ class _Launch:
                 )
         return results
 
-    def _copies(self) -> dict[str, Any]:
-        """Return copies of the tensors on the CPU; what shares memory does so in the copies."""
-        storages: dict[int, Any] = {}
-        copies: dict[str, Any] = {}
-        for name, tensor in self._tensors.items():
-            if tensor is None:
-                copies[name] = None
-                continue
-            storage = tensor.untyped_storage()
-            key = storage._cdata
-            if key not in storages:
-                storages[key] = storage.cpu().clone()
-            copies[name] = torch.empty(0, dtype=tensor.dtype, device="cpu").set_(
-                storages[key], tensor.storage_offset(), tensor.shape, tensor.stride()
-            )
-        return copies
-
     def unwritten(self) -> str | None:
         """Return what is wrong with the outputs: an element that is not written, say."""
         if not self._outputs:
             return None
-        outputs = [self.run(Watch(races=False), fill=fill) for fill in range(len(_FILLS))]
+        outputs = [self.run(Watch(races=False), fill=fill) for fill in range(len(FILLS))]
         difference = first_variation(("", ""), *outputs)
         if difference is None:
             return None
@@ -289,7 +270,7 @@ def _schedule_name(watch: Watch, seed: int | None) -> str:
 
 
 def _fill(tensor: Tensor, fill: int) -> None:
-    byte = _FILLS[fill] if tensor.dtype is not torch.bool else 1 - fill
+    byte = FILLS[fill] if tensor.dtype is not torch.bool else 1 - fill
     like = torch.full((tensor.itemsize,), byte, dtype=torch.uint8, device="cpu").view(tensor.dtype)
     tensor.copy_(like[0].expand(tensor.shape))
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from detmode.verify.certificates.certificate import Certificate
-from detmode.verify.certificates.triton.examination import Examination, Subject
+from detmode.verify.certificates.triton.examination import Examination
 
 __all__ = ["certify", "certify_operator"]
 
@@ -39,12 +39,14 @@ def certify(
                 f"{len(arguments)}"
             )
         arguments = dict(zip(names, arguments))
-    subject = Subject(
-        name=function.__name__,
-        arguments=dict(arguments),
-        call=lambda copies: kernel[grid](**copies),
-    )
-    return Examination(subject, repeats, seed, timeout).certificate()
+    return Examination(
+        function.__name__,
+        dict(arguments),
+        lambda copies: kernel[grid](**copies),
+        repeats=repeats,
+        seed=seed,
+        timeout=timeout,
+    ).certificate()
 
 
 def certify_operator(
@@ -72,12 +74,14 @@ def certify_operator(
     names = [argument.name for argument in overload._schema.arguments]
     if not isinstance(arguments, Mapping):
         arguments = dict(zip(names, arguments))
-    subject = Subject(
-        name=overload.name(),
-        arguments=dict(arguments),
-        call=lambda copies: overload(**copies),
-    )
-    return Examination(subject, repeats, seed, timeout).certificate()
+    return Examination(
+        overload.name(),
+        dict(arguments),
+        lambda copies: overload(**copies),
+        repeats=repeats,
+        seed=seed,
+        timeout=timeout,
+    ).certificate()
 
 
 def _overload(operator: Any) -> torch._ops.OpOverload:

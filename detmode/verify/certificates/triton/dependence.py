@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -34,20 +34,19 @@ def _depend(first: Touch, second: Touch) -> bool:
     return bool(shared.size)
 
 
-class Relation:
-    """The dependence of steps, remembered by their operations."""
+def relation() -> Callable[[Step, Step], bool]:
+    """Return what tells whether two steps depend on each other; it remembers their operations."""
+    known: dict[tuple[object, object], bool] = {}
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, object], bool] = {}
-
-    def of(self, first: Step, second: Step) -> bool:
-        """Return whether two steps depend on each other; a program's own always do."""
-        if first.program == second.program:
+    def depends(one: Step, other: Step) -> bool:
+        if one.program == other.program:
             return True
-        key = (_key(first), _key(second))
-        if key not in self._known:
-            self._known[key] = any(_depend(a, b) for a in first.touches for b in second.touches)
-        return self._known[key]
+        key = (_key(one), _key(other))
+        if key not in known:
+            known[key] = any(_depend(a, b) for a in one.touches for b in other.touches)
+        return known[key]
+
+    return depends
 
 
 def _key(step: Step) -> object:

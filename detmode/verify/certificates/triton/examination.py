@@ -15,24 +15,24 @@ from torch.utils._pytree import tree_leaves
 
 from detmode.verify.certificates.certificate import (
     Certificate,
+    FoundError,
     KernelVerdict,
     Variation,
+    described,
     first_variation,
     not_ended,
 )
+from detmode.verify.certificates.copies import FILLS, Copies, NewMemory, as_bytes
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
-from detmode.verify.certificates.triton.copies import Copies, NewMemory, as_bytes
-from detmode.verify.certificates.triton.dependence import Relation
+from detmode.verify.certificates.triton.dependence import relation
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
-from detmode.verify.certificates.triton.memory import OutOfBoundsError, RaceError
 from detmode.verify.certificates.triton.schedules import (
     OverdueError,
     Replayed,
     Schedule,
     Shuffled,
     Step,
-    StuckError,
 )
 
 CONFLICTING = 6
@@ -48,15 +48,6 @@ ATOMICS = {
     "LOAD": "load",
     "STORE": "store",
 }
-FILLS = (0xFF, 0x5A)
-"""Bytes of memory that is not initialised: NaN or -1, and a large number."""
-
-VERDICTS = {
-    RaceError: KernelVerdict.RACE,
-    OutOfBoundsError: KernelVerdict.OUT_OF_BOUNDS,
-    StuckError: KernelVerdict.FAULT,
-    AssertionError: KernelVerdict.FAULT,
-}
 NOT_SHOWN = (
     "other inputs, shapes and grids than these",
     "the order inside one operation of a program, such as tl.sum or tl.dot, which the compiler "
@@ -64,15 +55,6 @@ NOT_SHOWN = (
     "races between the threads of one program, which tl.debug_barrier prevents",
     "the last bits of a GPU's arithmetic: the interpreter's is NumPy's",
 )
-
-
-@dataclass
-class Subject:
-    """A kernel or operator, its name and arguments, and how it is called."""
-
-    name: str
-    arguments: dict[str, Any]
-    call: Callable[[dict[str, Any]], Any]
 
 
 @dataclass
@@ -86,20 +68,21 @@ class _Run:
     them; empty if there were several launches."""
 
 
-class _Found(Exception):  # noqa: N818 -- a verdict, no error
-    """A verdict other than order-independent."""
-
-    def __init__(self, verdict: KernelVerdict, reason: Variation | str) -> None:
-        self.verdict = verdict
-        self.variation = reason if isinstance(reason, Variation) else None
-        self.reason = reason if isinstance(reason, str) else None
-
-
 class Examination:
-    """The runs of one kernel or operator."""
+    """The runs of one kernel or operator, which ``call`` makes with copies of its arguments."""
 
-    def __init__(self, subject: Subject, repeats: int, seed: int, timeout: float) -> None:
-        self.subject, self.repeats, self.seed, self.timeout = subject, repeats, seed, timeout
+    def __init__(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        call: Callable[[dict[str, Any]], Any],
+        *,
+        repeats: int,
+        seed: int,
+        timeout: float,
+    ) -> None:
+        self.name, self.arguments, self.call = name, arguments, call
+        self.repeats, self.seed, self.timeout = repeats, seed, timeout
         self.launches: list[InterpretedLaunch] = []
         self.schedules = 0
         self.all_orders = True
@@ -111,25 +94,26 @@ class Examination:
 
     def certificate(self) -> Certificate:
         """Make all runs and writes the certificate."""
-        failure = None
+        verdict, reason = KernelVerdict.ORDER_INDEPENDENT, None
         try:
             self.all_configs()
-        except _Found as error:
-            failure = error
+        except FoundError as error:
+            verdict, reason = error.verdict, error.reason
         sources = dict.fromkeys(inspect.getsource(launch.function) for launch in self.launches)
-        arguments = self.subject.arguments.items()
         return Certificate(
-            kernel=self.subject.name,
+            kernel=self.name,
             language="Triton",
             sha256=hashlib.sha256("".join(sources).encode()).hexdigest(),
-            arguments=tuple(f"{name}: {_described(value)}" for name, value in arguments),
+            arguments=tuple(
+                f"{name}: {described(value)}" for name, value in self.arguments.items()
+            ),
             grid=_sizes(self.launches[0].grid),
             schedules=self.schedules,
-            all_orders=failure is None and self.all_orders,
+            all_orders=self.all_orders and verdict is KernelVerdict.ORDER_INDEPENDENT,
             races_checked=True,
-            verdict=KernelVerdict.ORDER_INDEPENDENT if failure is None else failure.verdict,
-            variation=None if failure is None else failure.variation,
-            reason=None if failure is None else failure.reason,
+            verdict=verdict,
+            variation=reason if isinstance(reason, Variation) else None,
+            reason=reason if isinstance(reason, str) else None,
             atomics=tuple(sorted(self.atomics)),
             notes=tuple(self.notes),
             not_shown=NOT_SHOWN,
@@ -139,7 +123,7 @@ class Examination:
         """Run every schedule with the first config of each autotuner, then with each other one.
 
         Raises:
-            _Found: something is wrong.
+            FoundError: something is wrong.
         """
         first = self.all_schedules()
         for key, (tuner, configs) in list(self.tuners.items()):
@@ -147,7 +131,7 @@ class Examination:
                 self.chosen = {key: number}
                 try:
                     outputs = self.all_schedules()
-                except _Found:
+                except FoundError:
                     self.notes.append(f"found with the config {config}")
                     raise
                 names = f"config {configs[0].kwargs}", f"config {config.kwargs}"
@@ -206,7 +190,7 @@ class Examination:
                 return again.launches[index].steps
 
             try:
-                all_orders(run, Relation().of, LIMIT)
+                all_orders(run, relation(), LIMIT)
             except TooManyError:
                 return False
         return True
@@ -220,11 +204,11 @@ class Examination:
             fill: chooses between two values of memory that is not initialised.
 
         Raises:
-            _Found: a race, an access out of bounds or another fault.
+            FoundError: a race, an access out of bounds or another fault.
             TimeoutError: a launch did not end in time.
         """
         self.launches = []
-        copies = Copies(self.subject.arguments)
+        copies = Copies(self.arguments)
         storages = list(copies.storages.values())
         for index, chosen in self.overwritten.items():
             as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
@@ -243,12 +227,13 @@ class Examination:
         self.schedules += 1
         try:
             with interpreted(start, tune), NewMemory(FILLS[fill]):
-                result = self.subject.call(copies.arguments)
-        except tuple(VERDICTS) as error:
+                result = self.call(copies.arguments)
+        except (FoundError, AssertionError) as error:
             if not self.launches:
                 raise
+            verdict = getattr(error, "verdict", KernelVerdict.FAULT)
             place = f"{self.launches[-1].name}: {error} (schedule '{name}')"
-            raise _Found(VERDICTS[type(error)], place) from error
+            raise FoundError(verdict, place) from error
         except OverdueError as error:
             message = not_ended(self.launches[-1].name, name, self.timeout)
             raise TimeoutError(message) from error
@@ -257,8 +242,7 @@ class Examination:
             self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}
         if not self.launches:
             raise ValueError(
-                f"certify(): {self.subject.name} launched no kernel of Triton's with these "
-                "arguments"
+                f"certify(): {self.name} launched no kernel of Triton's with these arguments"
             )
         overwritten = {}
         if len(self.launches) == 1:
@@ -275,10 +259,10 @@ class Examination:
         """Compare the results of two runs.
 
         Raises:
-            _Found: they differ.
+            FoundError: they differ.
         """
         if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
-            raise _Found(KernelVerdict.VARIES, variation)
+            raise FoundError(KernelVerdict.VARIES, variation)
 
 
 def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
@@ -286,10 +270,3 @@ def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
     while len(grid) > 1 and grid[-1] == 1:
         grid = grid[:-1]
     return grid
-
-
-def _described(value: Any) -> str:
-    """A tensor by dtype and shape; anything else by what it prints."""
-    if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return repr(value)

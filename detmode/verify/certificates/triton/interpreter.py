@@ -192,7 +192,7 @@ def _run(
         for name, value in arguments.items()
     }
     body = functools.partial(_rewritten(kernel.fn), **converted)
-    with _hooked(launch):
+    with _Accesses(launch).hooked():
         interpreter.interpreter_builder.set_grid_dim(*sizes)
         launch.run(body, lambda place: interpreter.interpreter_builder.set_grid_idx(*place))
 
@@ -211,16 +211,9 @@ def _convert(name: str, value: Any, launch: InterpretedLaunch) -> Any:
     return converted
 
 
-@contextmanager
-def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
-    """Make the interpreter's accesses go through a launch."""
-    builder = interpreter.interpreter_builder
-    load, store = builder.create_masked_load, builder.create_masked_store
-    cas, rmw = builder.create_atomic_cas, builder.create_atomic_rmw
-    handle = interpreter.TensorHandle
-
-    # Triton is untyped, and imported late.
-    class Result(handle):  # type: ignore[misc, valid-type]
+@functools.cache
+def _result_type() -> Any:
+    class Result(interpreter.TensorHandle):  # type: ignore[misc]  # Triton is untyped
         """The result of an atomic; knows whether anything has read it."""
 
         def __post_init__(self) -> None:
@@ -232,75 +225,83 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
                 object.__setattr__(self, "was_read", True)
             return super().__getattribute__(name)
 
-    order: list[str] = []  # of the atomic load, store or poll that runs
+    return Result
 
-    def masked_load(ptrs: Any, mask: Any, other: Any, *policy: Any, **named: Any) -> Any:
-        kept = _kept_lanes(ptrs, mask)
-        pointers = ptrs.data[kept]
+
+class _Accesses:
+    """The accesses of the interpreter's builder, which go through a launch."""
+
+    def __init__(self, launch: InterpretedLaunch) -> None:
+        self._launch = launch
+        builder = self._builder = interpreter.interpreter_builder
+        self._load, self._store = builder.create_masked_load, builder.create_masked_store
+        self._cas, self._rmw = builder.create_atomic_cas, builder.create_atomic_rmw
+        self._order: list[str] = []
+        """Of the atomic load, store or poll that runs."""
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """Let the builder make its accesses by the launch, in this block."""
+        hooks: dict[str, Any] = {
+            "create_masked_load": self._masked_load,
+            "create_masked_store": self._masked_store,
+            "create_atomic_cas": self._atomic_cas,
+            "create_atomic_rmw": self._atomic_rmw,
+        }
+        for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll"):
+            if hasattr(self._builder, name):  # they are newer than the others
+                hooks[name] = self._ordered(getattr(self._builder, name))
+        with mock.patch.multiple(self._builder, **hooks):
+            yield
+
+    def _masked_load(self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named: Any) -> Any:
+        chosen = np.broadcast_to(mask.data, ptrs.data.shape)
+        pointers = ptrs.data[chosen]
         if not pointers.size:
-            return load(handle(np.zeros_like(ptrs.data), ptrs.dtype), mask, other, *policy, **named)
+            nowhere = _handle(np.zeros_like(ptrs.data), ptrs.dtype)
+            return self._load(nowhere, mask, other, *policy, **named)
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
-            ones = handle(np.ones(real.size, bool), tl.int1)
-            return load(handle(real, ptrs.dtype), ones, None, *policy, **named).data
+            return self._load(_handle(real, ptrs.dtype), _all(real), None, *policy, **named).data
 
         def finish(loaded: NDArray[Any]) -> Any:
             data = np.zeros(ptrs.data.shape, loaded.dtype)
             if other is not None:
                 data[...] = other.data
-            data[kept] = loaded
-            return handle(data, ptrs.get_element_ty())
+            data[chosen] = loaded
+            return _handle(data, ptrs.get_element_ty())
 
         *_, is_volatile = *policy, *named.values()
-        if order or is_volatile:
-            kind = order[-1] if order else "RELAXED"
-            return launch.atomic("LOAD", pointers, _width(ptrs), kind, perform, finish)
-        return finish(launch.load(pointers, _width(ptrs), perform))
+        if self._order or is_volatile:
+            order = self._order[-1] if self._order else "RELAXED"
+            return self._launch.atomic("LOAD", pointers, _width(ptrs), order, perform, finish)
+        return finish(self._launch.load(pointers, _width(ptrs), perform))
 
-    def masked_store(ptrs: Any, value: Any, mask: Any, *policy: Any) -> None:
-        kept = _kept_lanes(ptrs, mask)
-        pointers = ptrs.data[kept]
-        values = np.broadcast_to(value.data, ptrs.data.shape)[kept]
+    def _masked_store(self, ptrs: Any, value: Any, mask: Any, *policy: Any) -> None:
+        chosen = np.broadcast_to(mask.data, ptrs.data.shape)
+        pointers = ptrs.data[chosen]
+        values = np.broadcast_to(value.data, ptrs.data.shape)[chosen]
         if not pointers.size:
             return
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
-            ones = handle(np.ones(real.size, bool), tl.int1)
-            store(handle(real, ptrs.dtype), handle(values[lanes], value.dtype), ones, *policy)
+            stored = _handle(values[lanes], value.dtype)
+            self._store(_handle(real, ptrs.dtype), stored, _all(real), *policy)
             return values[lanes]
 
-        if order:
-            launch.atomic("STORE", pointers, _width(ptrs), order[-1], perform, lambda _: None)
+        if self._order:
+            order = self._order[-1]
+            self._launch.atomic("STORE", pointers, _width(ptrs), order, perform, lambda _: None)
         else:
-            launch.store(pointers, values, perform)
+            self._launch.store(pointers, values, perform)
 
-    def atomic(
-        operation: str, ptrs: Any, val: Any, mask: Any, sem: Any, scope: Any, make: Any
-    ) -> Any:
-        """Make an atomic whose lanes ``make`` performs, given real pointers and a selection."""
-        places = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
-
-        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
-            return make(handle(real, ptrs.dtype), places[lanes]).data
-
-        def finish(got: NDArray[Any]) -> Any:
-            data = np.zeros(ptrs.data.size, val.data.dtype)
-            data[places] = got
-            return Result(data.reshape(ptrs.data.shape), val.dtype.scalar)
-
-        pointers = ptrs.data.ravel()[places]
-        return launch.atomic(operation, pointers, _width(ptrs), _order(sem, scope), perform, finish)
-
-    def flat(value: Any, ptrs: Any, lanes: NDArray[np.intp]) -> Any:
-        return handle(np.broadcast_to(value.data, ptrs.data.shape).ravel()[lanes], value.dtype)
-
-    def atomic_cas(ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
+    def _atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
         def make(real: Any, lanes: NDArray[np.intp]) -> Any:
-            return cas(real, flat(cmp, ptr, lanes), flat(val, ptr, lanes), sem, scope)
+            return self._cas(real, _flat(cmp, ptr, lanes), _flat(val, ptr, lanes), sem, scope)
 
-        return atomic("CAS", ptr, val, True, sem, scope, make)
+        return self._atomic("CAS", ptr, val, True, _order(sem, scope), make)
 
-    def atomic_rmw(op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
+    def _atomic_rmw(self, op: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any) -> Any:
         if op.name == "FADD" and ptr.get_element_ty() == tl.bfloat16:
             raise NotImplementedError(
                 "Triton's interpreter keeps bfloat16 as integers and cannot add it atomically; "
@@ -308,42 +309,53 @@ def _hooked(launch: InterpretedLaunch) -> Iterator[None]:
             )
 
         def make(real: Any, lanes: NDArray[np.intp]) -> Any:
-            ones = handle(np.ones(lanes.size, bool), tl.int1)
-            return rmw(op, real, flat(val, ptr, lanes), ones, sem, scope)
+            return self._rmw(op, real, _flat(val, ptr, lanes), _all(lanes), sem, scope)
 
-        return atomic(op.name, ptr, val, mask.data, sem, scope, make)
+        return self._atomic(op.name, ptr, val, mask.data, _order(sem, scope), make)
 
-    def ordered(create: Callable[..., Any]) -> Callable[..., Any]:
+    def _atomic(
+        self, operation: str, ptrs: Any, val: Any, mask: Any, order: str, make: Callable[..., Any]
+    ) -> Any:
+        """Make an atomic whose lanes ``make`` performs, given real pointers and a selection."""
+        places = np.flatnonzero(np.broadcast_to(mask, ptrs.data.shape))
+
+        def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
+            return make(_handle(real, ptrs.dtype), places[lanes]).data
+
+        def finish(got: NDArray[Any]) -> Any:
+            data = np.zeros(ptrs.data.size, val.data.dtype)
+            data[places] = got
+            return _result_type()(data.reshape(ptrs.data.shape), val.dtype.scalar)
+
+        pointers = ptrs.data.ravel()[places]
+        return self._launch.atomic(operation, pointers, _width(ptrs), order, perform, finish)
+
+    def _ordered(self, create: Callable[..., Any]) -> Callable[..., Any]:
         """Make the loads and stores inside an atomic operation atomic."""
         parameters = inspect.signature(create)
 
         def created(*args: Any, **kwargs: Any) -> Any:
-            given = parameters.bind(*args, **kwargs).arguments
-            order.append(_order(given["sem"], given["scope"]))
+            arguments = parameters.bind(*args, **kwargs).arguments
+            self._order.append(_order(arguments["sem"], arguments["scope"]))
             try:
                 return create(*args, **kwargs)
             finally:
-                order.pop()
+                self._order.pop()
 
         return created
 
-    with ExitStack() as stack:
-        hooks = {
-            "create_masked_load": masked_load,
-            "create_masked_store": masked_store,
-            "create_atomic_cas": atomic_cas,
-            "create_atomic_rmw": atomic_rmw,
-        }
-        for name in ("create_atomic_load", "create_atomic_store", "create_atomic_poll"):
-            if hasattr(builder, name):  # they are newer than the others
-                hooks[name] = ordered(getattr(builder, name))
-        for name, hook in hooks.items():
-            stack.enter_context(mock.patch.object(builder, name, hook))
-        yield
+
+def _handle(data: NDArray[Any], dtype: Any) -> Any:
+    return interpreter.TensorHandle(data, dtype)
 
 
-def _kept_lanes(ptrs: Any, mask: Any) -> Any:
-    return np.broadcast_to(mask.data, ptrs.data.shape)
+def _all(lanes: NDArray[Any]) -> Any:
+    """Return the mask under which all lanes run."""
+    return _handle(np.ones(lanes.size, bool), tl.int1)
+
+
+def _flat(value: Any, ptrs: Any, lanes: NDArray[np.intp]) -> Any:
+    return _handle(np.broadcast_to(value.data, ptrs.data.shape).ravel()[lanes], value.dtype)
 
 
 def _width(ptrs: Any) -> int:

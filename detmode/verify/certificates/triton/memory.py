@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from detmode.verify.certificates.certificate import FoundError, KernelVerdict
+
 SPACE = 1 << 40
 """Bytes of address space for each buffer, which lies in their middle."""
 
@@ -28,16 +30,8 @@ VERBS = {
 }
 
 
-class OutOfBoundsError(Exception):
-    """A program's access leaves the tensor that its pointer came from."""
-
-
-class RaceError(Exception):
-    """Two programs, or two lanes of a store, use an address and nothing orders them."""
-
-
 @dataclass(frozen=True)
-class Use:
+class _Use:
     """The latest access of one kind by a program, at the value of the program's clock."""
 
     program: int
@@ -102,8 +96,8 @@ class GuardedMemory:
 
     def __post_init__(self) -> None:
         self._of_storage: dict[int, int] = {}
-        self._histories: list[tuple[Use, ...]] = [()]
-        self._numbers: dict[tuple[Use, ...], int] = {(): 0}
+        self._histories: list[tuple[_Use, ...]] = [()]
+        self._numbers: dict[tuple[_Use, ...], int] = {(): 0}
         self._clocks: dict[int, dict[int, int]] = {}
         self._released: dict[int, dict[int, int]] = {}
 
@@ -137,9 +131,10 @@ class GuardedMemory:
         for number in np.unique(numbers).tolist():
             chosen = numbers == number
             if not 0 <= number < len(self.buffers):
-                raise OutOfBoundsError(
+                raise FoundError(
+                    KernelVerdict.OUT_OF_BOUNDS,
                     f"address {int(pointers[chosen][0]):#x}, which comes from no tensor among the "
-                    "arguments"
+                    "arguments",
                 )
             offsets = pointers[chosen].astype(np.int64) - self._base(number)
             yield self.buffers[number], offsets, chosen
@@ -165,18 +160,19 @@ class GuardedMemory:
             The real addresses, and all bytes of the made-up ones.
 
         Raises:
-            OutOfBoundsError: an access is outside every buffer.
-            RaceError: another program's access of the same bytes conflicts with one of these, and
-                no atomic orders the two; or two lanes store different values to one address.
+            FoundError: an access is outside every buffer; or another program's access of the same
+                bytes conflicts with one of these, and no atomic orders the two; or two lanes store
+                different values to one address.
         """
         real = np.empty_like(pointers)
         for buffer, offsets, chosen in self._resolve(pointers):
             outside = (offsets < 0) | (offsets + width > buffer.bytes.size)
             if outside.any():
-                raise OutOfBoundsError(
+                raise FoundError(
+                    KernelVerdict.OUT_OF_BOUNDS,
                     f"{self.name(program)} {VERBS[kind]} "
                     f"{buffer.element(int(offsets[outside][0]))}, "
-                    f"which has {buffer.bytes.size // buffer.itemsize}"
+                    f"which has {buffer.bytes.size // buffer.itemsize}",
                 )
             real[chosen] = (offsets + buffer.real).astype(np.uint64)
             stored = None if values is None else values[chosen]
@@ -198,8 +194,9 @@ class GuardedMemory:
         differ = (sorted_bits[1:] != sorted_bits[:-1]).any(axis=1) & same_place
         if differ.any():
             element = buffer.element(int(sorted_offsets[1:][differ][0]))
-            raise RaceError(
-                f"{self.name(program)} stores different values to {element} in one operation"
+            raise FoundError(
+                KernelVerdict.RACE,
+                f"{self.name(program)} stores different values to {element} in one operation",
             )
         return bool((buffer.bytes[offsets[:, None] + np.arange(width)] == bits).all())
 
@@ -214,7 +211,7 @@ class GuardedMemory:
         self, program: int, kind: str, buffer: Buffer, taken: NDArray[np.int64], unchanged: bool
     ) -> None:
         known = self._clocks.setdefault(program, {program: 1})
-        use = Use(program, kind, known[program])
+        use = _Use(program, kind, known[program])
         if kind == "store":
             buffer.overwritten[taken[buffer.history[taken] == 0]] = True
         numbers, places = np.unique(buffer.history[taken], return_inverse=True)
@@ -229,10 +226,11 @@ class GuardedMemory:
                     and not (unchanged and other.kind == "store")
                 ):
                     element = buffer.element(int(taken[places == place][0]))
-                    raise RaceError(
+                    raise FoundError(
+                        KernelVerdict.RACE,
                         f"{self.name(program)} {VERBS[kind]} {element}, which "
                         f"{self.name(other.program)} {VERBS[other.kind]} as well, "
-                        "and nothing orders the two"
+                        "and nothing orders the two",
                     )
             # A store comes after all uses before it, so later ones need only be compared with it.
             kept = () if kind == "store" and not unchanged else before

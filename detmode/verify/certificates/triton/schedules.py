@@ -7,11 +7,12 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detmode.verify.certificates.certificate import FoundError, KernelVerdict
 from detmode.verify.certificates.triton.memory import Touch
 
 PATIENCE = 1000
@@ -22,10 +23,6 @@ _GRACE = 1.0
 
 LONG = 10_000
 """Accesses of a program without an atomic, after which another may run: it may be waiting."""
-
-
-class StuckError(Exception):
-    """Every program waits for memory that none of them changes."""
 
 
 class OverdueError(Exception):
@@ -39,16 +36,6 @@ class Step:
     program: int
     ready: frozenset[int]
     touches: list[Touch] = field(default_factory=list)
-
-
-class Schedule(Protocol):
-    """Decide the order of a launch."""
-
-    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return the program to go on, and all that could; none of them if nobody asks."""
-
-    def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Split an atomic's lanes into operations, in their order."""
 
 
 class Shuffled:
@@ -65,7 +52,7 @@ class Shuffled:
         self.started: list[int] = []
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return one of the programs that have started, or starts another."""
+        """Return one of the programs that have started, or start another."""
         if self.waiting is None:
             self.waiting = list(range(programs.count))
             if self.random is not None:
@@ -95,7 +82,7 @@ class Replayed:
         self.choices = iter(choices)
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return the next given choice."""
+        """Return the next given choice, and all programs that could go on."""
         ready = programs.ready()
         chosen = next(self.choices, programs.current)
         return chosen if chosen in ready else min(ready), ready
@@ -103,6 +90,10 @@ class Replayed:
     def lanes(self, count: int) -> list[NDArray[np.intp]]:
         """Return the lanes in one group."""
         return [np.arange(count)]
+
+
+Schedule: TypeAlias = Shuffled | Replayed
+"""The order of a launch: which program goes on, and how an atomic's lanes are split."""
 
 
 class Programs:
@@ -205,7 +196,9 @@ class Programs:
         if len(self.finished) + len(self.blocked) == self.count:
             self._rounds += 1
             if self._rounds > PATIENCE:
-                raise StuckError("all programs wait for memory that none of them changes")
+                raise FoundError(
+                    KernelVerdict.FAULT, "all programs wait for memory that none of them changes"
+                )
             self.blocked.clear()
         before = self.current
         chosen, ready = self.schedule.choose(self)

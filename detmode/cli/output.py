@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from detmode.cli.commands import UsageError
 from detmode.cli.streams import say, write
+from detmode.cli.usage import UsageError
+from detmode.process.files import replace_file
+from detmode.process.rank import rank_of
 from detmode.process.text import in_a_line, writable
 from detmode.reports.page import shortened
 from detmode.reports.terminal import (
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "sarif", "html", "github")
 """The forms of a report; a command that gives no report offers some of them."""
 
-ALIASES = {"report": "json", "html": "html", "sarif": "sarif"}
+FILES = {"report": "json", "html": "html", "sarif": "sarif"}
 """Options that name a file for a report too, and its form there."""
 
 STDOUT = Path("-")
@@ -66,7 +68,7 @@ def form_of(options: argparse.Namespace) -> str:
 
 def _files(options: argparse.Namespace) -> list[_File]:
     """Return the requested files."""
-    forms = {name: form for name, form in ALIASES.items() if getattr(options, name, None)}
+    forms = {name: form for name, form in FILES.items() if getattr(options, name, None)}
     if getattr(options, "file", None):
         forms["file"] = form_of(options)
     return [
@@ -107,7 +109,7 @@ def check_output(options: argparse.Namespace) -> None:
 
 def _make_absolute(options: argparse.Namespace) -> None:
     """Make the files that a command writes absolute: a program may change its folder."""
-    for name in (*ALIASES, "file", "output", "lock"):
+    for name in (*FILES, "file", "output", "lock"):
         path = getattr(options, name, None)
         if path is not None and path != STDOUT:
             try:
@@ -141,6 +143,15 @@ def rename_files(options: argparse.Namespace, part: str) -> None:
         if file.path != STDOUT:
             path = file.path.with_name(f"{file.path.stem}.{part}{file.path.suffix}")
             setattr(options, file.name, path)
+
+
+def heading_of_rank(options: argparse.Namespace) -> str:
+    """Give each of several ranks files of its own; return the heading of its report."""
+    rank = rank_of()
+    if rank is None or rank.world_size == 1:
+        return ""
+    rename_files(options, rank.name)
+    return f"rank {rank.number}\n" if form_of(options) == "table" else ""
 
 
 def write_files(options: argparse.Namespace, report: Shown) -> None:
@@ -217,8 +228,6 @@ def _write(path: Path, text: str) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(content)
         return
-    from detmode.process.files import replace_file  # with PyTorch, which most commands have by now
-
     try:
         replace_file(path, content)
     except OSError as error:
@@ -229,8 +238,6 @@ def _write(path: Path, text: str) -> None:
 def _keep(content: bytes, suffix: str) -> str:
     """Write what cannot be written where it was asked for, so that a run is not lost; say where."""
     import tempfile  # with the first such file
-
-    from detmode.process.files import replace_file
 
     try:
         path = Path(tempfile.gettempdir(), f"detmode-{os.urandom(4).hex()}{suffix}")

@@ -1,4 +1,4 @@
-"""The commands that ask the rule table: ``rules`` and ``explain``."""
+"""The command ``explain``."""
 
 from __future__ import annotations
 
@@ -6,49 +6,39 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from detmode.cli.commands import UsageError
-from detmode.cli.commands.output import check_output, form_of, give, rows_as_asked, say_next
+from detmode.cli import options as option
+from detmode.cli.output import check_output, form_of, give
+from detmode.cli.rows import means, similar
+from detmode.cli.usage import UsageError
 from detmode.reports.terminal import paragraphs, terminal_width
 
 if TYPE_CHECKING:
     from detmode.table.rule import Rule
     from detmode.table.rule_table import Row, RuleTable
 
+ABOUT = "explain why an operator varies, what to do, and what it costs"
+EXAMPLES = (
+    "aten::index_add",
+    "upsample_bilinear2d_backward_out_cuda",
+    "'*cumsum*' --format json",
+)
 
-def rules(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Print the rule table."""
-    check_output(options)
-    from detmode.process.versions import SUPPORTED, VERSIONS, parse_version
-    from detmode.rules import default_rules
 
-    table = default_rules()
-    found = [row for row in table if options.op is None or _means(row.rule, options.op)]
-    if not found:
-        raise UsageError(f"--op: no rule for {options.op!r}{_similar(table, options.op)}")
-    if options.torch is not None:
-        try:
-            version = parse_version(options.torch)
-        except ValueError as error:
-            raise UsageError(f"--torch: {error}") from error
-        if not SUPPORTED[0] <= version <= SUPPORTED[1]:
-            raise UsageError(f"--torch {options.torch}: the rule table is for PyTorch {VERSIONS}")
-        found = [row for row in found if row.rule.holds_for(version)]
-    rows = [{"family": row.family, **row.rule.as_text()} for row in found]
-    columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
-    widths = (None, 50, None, None, 50, None, None)
-    more = ("because", *(["certificate"] if any(row["certificate"] for row in rows) else ()))
-    text = rows_as_asked(options, rows, columns, widths, more=more, long=options.long)
-    give(options, text)
-    say_next(
-        options, "`detmode explain OPERATOR` says why it varies, what to do, and what it costs"
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument_group("the operators").add_argument(
+        "operator",
+        nargs="+",
+        metavar="OP",
+        help="an operator, an overload, a glob, or the name in PyTorch's message, e.g. "
+        "aten::index_add",
     )
-    return 0
+    option.output(parser.add_argument_group("the output"), "table", "json")
 
 
-def explain(options: argparse.Namespace, arguments: list[str]) -> int:
+def run(options: argparse.Namespace) -> int:
     """Explain what the table has on operators."""
     check_output(options)
     from detmode.rules import default_rules
@@ -60,7 +50,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> int:
         rows = list(_rows_for(table, op))
         if not rows:
             if not _overloads(op):
-                near = _similar(table, op, among_all=True)
+                near = similar(table, op, among_all=True)
                 raise UsageError(f"no operator and no rule is named {op!r}{near}")
             unlisted.append(op)
         found += (row for row in rows if row not in found)
@@ -75,7 +65,7 @@ def explain(options: argparse.Namespace, arguments: list[str]) -> int:
     if len({row.rule.op for row in found}) < len(found):
         parts.append("Of an operator's rows the first one whose condition holds decides.")
     for family in dict.fromkeys(row.family for row in found):
-        parts += _about_family(family, width)
+        parts += _about_family(family)
     give(options, "\n\n".join(parts))
     return 0
 
@@ -137,7 +127,7 @@ def _sections(family: str) -> dict[str, str]:
     }
 
 
-def _about_family(family: str, width: int | None) -> Iterator[str]:
+def _about_family(family: str) -> Iterator[str]:
     """Yield what holds for all rows of a family: its cost, and its page."""
     cost = _sections(family).get("Cost")
     if cost is not None:
@@ -153,7 +143,7 @@ def _rows_for(table: RuleTable, op: str) -> Iterator[Row]:
     """
     from detmode.table.rule_table import TORCH_VERSION
 
-    meant = [row for row in table if _means(row.rule, op)]
+    meant = [row for row in table if means(row.rule, op)]
     yield from [row for row in meant if row.rule.holds_for(TORCH_VERSION)] or meant
     if not meant:
         for func in _overloads(op):
@@ -171,28 +161,3 @@ def _overloads(op: str) -> list[Any]:
     base, _, overload = (op if "::" in op else f"aten::{op}").partition(".")
     names = [overload] if overload else overloads_of(base)
     return [func for name in names if (func := resolve(f"{base}.{name}")) is not None]
-
-
-def _similar(table: RuleTable, op: str, *, among_all: bool = False) -> str:
-    """Return the question whether similar names were meant: of the table, or of all operators."""
-    from detmode.mode.options import is_glob
-    from detmode.table.names import near, registered
-
-    if is_glob(op):
-        return ""
-    known = {row.rule.op.partition(".")[0] for row in table}
-    if among_all:
-        namespace = op.partition("::")[0] if "::" in op else "aten"
-        known |= {name.partition(".")[0] for name in registered(namespace)}
-    return near(op, known, most=3 if among_all else 1)
-
-
-def _means(rule: Rule, pattern: str) -> bool:
-    """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
-
-    Users who have PyTorch's message have the name in it.
-    """
-    bare = rule.op.partition("::")[2]
-    alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
-    names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)
-    return any(fnmatchcase(name, pattern) for name in names if name)

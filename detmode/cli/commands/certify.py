@@ -9,30 +9,49 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detmode.cli.commands import UsageError
-from detmode.cli.commands.output import check_output, form_of, give
+from detmode.cli import options as option
+from detmode.cli.output import check_output, form_of, give
+from detmode.cli.usage import UsageError, usage_errors
 from detmode.process.spelling import did_you_mean
 
+ABOUT = "run a CUDA or Triton kernel under many orders of its threads, without a GPU"
+EXAMPLES = (
+    "kernels.py::histogram",
+    "--repeats 100 kernels.py::histogram kernels.py::scatter",
+)
 
-def certify(options: argparse.Namespace, arguments: list[str]) -> int:
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    kernels = parser.add_argument_group("the kernels")
+    kernels.add_argument(
+        "target",
+        nargs="+",
+        metavar="FILE::NAME",
+        help="a Python file, and in it a dict, or a function that returns one, of the arguments of "
+        "detmode.certify: kernel, arguments, grid, ...",
+    )
+    option.number(kernels, "--repeats", "schedules of each kernel (default: 20)")
+    option.number(kernels, "--seed", "the seed of the shuffles (default: 0)")
+    about = "the time that one schedule may take (default: 120)"
+    kernels.add_argument("--timeout", type=float, metavar="SECONDS", help=about)
+    option.output(parser.add_argument_group("the output"), "table", "json")
+
+
+def run(options: argparse.Namespace) -> int:
     """Certify kernels, each given as ``FILE::NAME``."""
     check_output(options)
     from detmode.cuda import CompileError
-    from detmode.verify.certificates import certify as certified
+    from detmode.verify.certificates import certify
 
     certificates = []
     for target in options.target:
         wanted = _arguments_of(target)
-        if options.repeats is not None:
-            wanted["repeats"] = options.repeats
-        if options.seed is not None:
-            wanted["seed"] = options.seed
-        if options.timeout is not None:
-            wanted["timeout"] = options.timeout
-        try:
-            certificates.append(certified(wanted.pop("kernel"), wanted.pop("arguments"), **wanted))
-        except (CompileError, TimeoutError, TypeError, ValueError) as error:
-            raise UsageError(f"{target}: {error}") from error
+        for name in ("repeats", "seed", "timeout"):
+            if (value := getattr(options, name)) is not None:
+                wanted[name] = value
+        with usage_errors(CompileError, TimeoutError, TypeError, ValueError, about=f"{target}: "):
+            certificates.append(certify(wanted.pop("kernel"), wanted.pop("arguments"), **wanted))
     if form_of(options) == "json":
         give(options, "[" + ", ".join(each.to_json() for each in certificates) + "]")
     else:

@@ -1,4 +1,4 @@
-"""Locks: the command ``lock``, and the lock of a run."""
+"""Locks: of this environment, and of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detmode.cli.commands import UsageError
+from detmode.cli.usage import UsageError, usage_errors
 from detmode.environment.nccl import EXCLUDING
 from detmode.process.rank import rank_of
 from detmode.reports.page import plural, shortened
@@ -27,12 +27,6 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
 }
 """Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
-
-
-def lock(options: argparse.Namespace, arguments: list[str]) -> int:
-    """Write the lock of this environment, as a program finds it that ``detmode run`` starts."""
-    _write(lock_here(), options.output)
-    return 0
 
 
 def lock_here() -> LockFile:
@@ -54,19 +48,20 @@ def read_lock(path: Path) -> LockFile:
     """
     from detmode.environment.lock.lock_file import LockError, LockFile
 
-    try:
+    with usage_errors(LockError):
         return LockFile.read(path)
-    except LockError as error:
-        raise UsageError(str(error)) from error
 
 
-def _write(lock: LockFile, path: Path) -> None:
+def write_lock(lock: LockFile, path: Path) -> None:
+    """Write a lock, and say where it is.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
     from detmode.environment.lock.lock_file import LockError
 
-    try:
+    with usage_errors(LockError):
         lock.write(path)
-    except LockError as error:
-        raise UsageError(str(error)) from error
     print(f"detmode: locked in {shortened(str(path))}", file=sys.stderr)
 
 
@@ -121,7 +116,7 @@ class RunLock:
         if self._writes and status == 0:
             from detmode.environment.lock.lock_file import LockFile
 
-            _write(LockFile({**self._here.sections, **self.choices.sections}), self._path)
+            write_lock(LockFile({**self._here.sections, **self.choices.sections}), self._path)
         elif self._writes:
             file = shortened(str(self._path))
             print(f"detmode: note: no {file}, as the program failed", file=sys.stderr)

@@ -11,6 +11,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.bits.effects import effects_of
 
+FILLS = (0xFF, 0x5A)
+"""Bytes of memory that is not initialised: NaN or -1, and a large number."""
+
+EMPTY = {
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+}
+
 
 class Copies:
     """Copies of a call's arguments on the CPU; tensors that share memory still do.
@@ -21,16 +32,17 @@ class Copies:
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
-        self.storages: dict[int, torch.UntypedStorage] = {}
+        self.storages: dict[tuple[int, int], torch.UntypedStorage] = {}
         self.arguments = {name: self._copy(name, value) for name, value in arguments.items()}
 
     def _copy(self, name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
-            copy = self.storages.get(storage.data_ptr())
+            key = storage.data_ptr(), storage.nbytes()
+            copy = self.storages.get(key)
             if copy is None:
                 copy = storage.clone() if storage.device.type == "cpu" else storage.cpu()
-                self.storages[storage.data_ptr()] = copy
+                self.storages[key] = copy
             tensor = torch.empty(0, dtype=value.dtype, device="cpu")
             tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
             self.tensors[name] = tensor

@@ -17,7 +17,8 @@ import torch.multiprocessing
 from detmode.cli.termination import when_terminated
 from detmode.distributed.one_report import DIED, Folder
 from detmode.process.patched import Patched
-from detmode.reports.report import Report, of_ranks
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 
 if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode

@@ -1,0 +1,190 @@
+"""The command ``run``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detmode.cli import options as option
+from detmode.cli.execution import LAST_WORDS, run_to_end
+from detmode.cli.locks import RunLock
+from detmode.cli.modes import mode_of, note_not_watched, on_cpu, policy
+from detmode.cli.output import FORMATS, as_asked, note, rename_files, write_files
+from detmode.cli.preparation import prepared
+from detmode.cli.program import AbruptEnd, failure_of
+from detmode.cli.streams import say
+from detmode.cli.termination import when_terminated
+from detmode.cli.usage import UsageError
+from detmode.process.rank import rank_of
+
+if TYPE_CHECKING:
+    from detmode.distributed.one_report import OneReport
+    from detmode.reports.report import Report
+
+ABOUT = "run an unchanged script or module under the mode"
+EXAMPLES = (
+    "train.py --epochs 3",
+    "--warn-only -o report.html train.py",
+    "--override aten::histc=allow -m my_package.train",
+)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    option.program(parser)
+    _add_mode(parser.add_argument_group("the mode"))
+    _add_lock(parser.add_argument_group("the lock"))
+    report = parser.add_argument_group("the report")
+    option.output(report, *FORMATS)
+    option.quiet_or_long(report)
+    option.files(report, "report", "html", "sarif")
+
+
+def _add_mode(group: option.Place) -> None:
+    option.policy(group)
+    group.add_argument(
+        "--intercept",
+        choices=["all", "listed"],
+        default="all",
+        help="all calls of the program's thread (default), or those of listed operators in any "
+        "thread, at no cost to others",
+    )
+    group.add_argument(
+        "--recheck",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="make this share of the calls twice, from 0 to 1, and fail where the bits differ",
+    )
+    option.flag(group, "--warm", "compile and load the kernels before the program starts")
+    option.simulation(group)
+
+
+def _add_lock(group: option.Place) -> None:
+    kind = group.add_mutually_exclusive_group()
+    about = "write a lock when the program has ended: all that changes its bits"
+    option.flag(kind, "--write-lock", about)
+    about = "refuse what differs from the lock"
+    option.flag(kind, "--locked", about, action="store_const", const="error")
+    # With "=" it is an option of its own: an optional value would take the script's name.
+    about = "tell what differs from the lock, and go on"
+    constant = {"action": "store_const", "const": "warn", "dest": "locked"}
+    option.flag(kind, "--locked=warn", about, **constant)
+    about = "the lock (default: detmode.lock)"
+    option.path(group, "--lock", metavar="FILE", default=Path("detmode.lock"), help=about)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a program under the mode, and report what was intercepted."""
+    if options.warm and options.no_substitute:
+        raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
+    program = prepared(options)
+    selected = {"intercept": options.intercept, "recheck": options.recheck}
+    make_mode = partial(mode_of, options, **selected, **policy(options))
+    mode = make_mode()
+    lock = RunLock(options, mode) if options.locked or options.write_lock else None
+    if lock is not None and lock.is_refused:
+        return 1
+    if options.warm:
+        _warm(options)
+    from detmode.cli.spawned import Spawned
+    from detmode.distributed.one_report import PATIENCE, OneReport
+
+    rank, spawned = rank_of(), Spawned()
+    shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
+
+    telling = threading.Lock()  # taken once: the report is given once
+
+    def give(failure: str | None, patience: float) -> None:
+        report = spawned.report(mode.report(), patience)
+        if failure is not None:
+            report.head["failure"] = failure
+        failed = failure is not None
+        given = shared.give(report, failed=failed, patience=patience) if shared else report
+        if given is not None:
+            _show(options, given, shared)
+        elif shared is not None and shared.is_left_to_others:
+            note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
+
+    def tell_early() -> None:
+        if telling.acquire(blocking=False):
+            give("SIGTERM", LAST_WORDS)
+        elif shared is not None:
+            shared.hurry()
+            telling.acquire()  # the program has ended, and so does the process with its report
+
+    def tell(error: BaseException | None) -> None:
+        is_abrupt = isinstance(error, AbruptEnd)
+        if telling.acquire(blocking=not is_abrupt):
+            failure = failure_of(error)
+            give(failure, LAST_WORDS if is_abrupt or failure is not None else PATIENCE)
+
+    def check(status: int) -> int:
+        if lock is None:
+            return status
+        note_not_watched("locked", spawned.count)
+        return lock.end(status)
+
+    contexts: list[AbstractContextManager[object]] = [spawned.watched(make_mode), mode]
+    contexts += [on_cpu(options), *([lock.choices] if lock is not None else [])]
+    with when_terminated(tell_early) if shared is not None else nullcontext():
+        return run_to_end(options, program, contexts, tell, check)
+
+
+def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:
+    """Print the report of a run, and write the files for which its options ask."""
+    if shared is not None and shared.starts_again:
+        note(
+            f"attempt {shared.rank.attempt} failed; the report of the next one has its rows too. "
+            f"So far: {report.verdict}"
+        )
+    else:
+        say(f"\n{as_asked(options, report, sys.stderr)}")
+        if not options.quiet:
+            for absence in report.absences():
+                note(absence)
+            about_the_device = _about_the_device(options)
+            if about_the_device is not None:
+                note(about_the_device)
+    if shared is not None and shared.rank.node_number:
+        rename_files(options, f"node{shared.rank.node_number}")
+    write_files(options, report)
+
+
+def _about_the_device(options: argparse.Namespace) -> str | None:
+    """Return the note that a report from a machine without a GPU needs."""
+    import torch
+
+    if options.simulate or torch.cuda.is_available():
+        return None
+    return (
+        "PyTorch sees no GPU here, and most rules are for CUDA tensors; "
+        "--simulate cuda treats CPU tensors as such"
+    )
+
+
+def _warm(options: argparse.Namespace) -> None:
+    """Make the kernels ready where this process will run them, or say why that cannot be."""
+    import torch
+
+    from detmode import cuda
+    from detmode.mode.warm import warm
+
+    device = "cpu" if options.simulate else "cuda"
+    reason = cuda.unavailable(device)
+    if reason is not None:
+        note(f"no kernels are compiled in advance: {reason}")
+        return
+    # Of a node's processes each has its GPU, which the program chooses only later.
+    rank = os.environ.get("LOCAL_RANK", "")
+    if device == "cuda" and rank.isdecimal() and int(rank) < torch.cuda.device_count():
+        device = f"cuda:{int(rank)}"
+    warmed = warm(device=device)
+    if not options.quiet:
+        note(str(warmed))

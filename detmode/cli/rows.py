@@ -1,0 +1,35 @@
+"""Rows of the rule table, by the names that users have for an operator."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detmode.table.rule import Rule
+    from detmode.table.rule_table import RuleTable
+
+
+def means(rule: Rule, pattern: str) -> bool:
+    """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
+
+    Users who have PyTorch's message have the name in it.
+    """
+    bare = rule.op.partition("::")[2]
+    alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
+    names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)
+    return any(fnmatchcase(name, pattern) for name in names if name)
+
+
+def similar(table: RuleTable, op: str, *, among_all: bool = False) -> str:
+    """Return the question whether similar names were meant: of the table, or of all operators."""
+    from detmode.mode.options import is_glob
+    from detmode.table.names import near, registered
+
+    if is_glob(op):
+        return ""
+    known = {row.rule.op.partition(".")[0] for row in table}
+    if among_all:
+        namespace = op.partition("::")[0] if "::" in op else "aten"
+        known |= {name.partition(".")[0] for name in registered(namespace)}
+    return near(op, known, most=3 if among_all else 1)

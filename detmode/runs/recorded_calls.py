@@ -1,0 +1,199 @@
+"""The calls of a recording: what each reads, writes and allocates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from detmode.bits.effects import Effects, effects_of
+from detmode.bits.tensors import bytes_of, is_strided
+from detmode.process.arguments import tensors_in
+from detmode.runs.collectives import Collective, CollectiveNumbers
+from detmode.runs.compiled_graphs import running
+from detmode.runs.description import generator_state
+from detmode.runs.dump_file import DumpWriter
+from detmode.runs.recorded_tensors import Added, RecordedTensors, storage_of
+from detmode.runs.unwritten import DEFINED, PARTLY, UNDEFINED, Memory
+from detmode.table.call_site import CallSite
+from detmode.table.names import overload_name
+
+Sides: TypeAlias = tuple[Added, Added, Added]
+"""The inputs of a call, its outputs, and the arguments that it has written."""
+
+
+@dataclass(slots=True)
+class RecordedCall:
+    """A call that is recorded, and what is known before it is made.
+
+    Args:
+        name: that of its overload.
+        effects: what it reads and writes.
+        args: the positional arguments.
+        inputs: the tensors that it may read.
+        written: the arguments that it writes.
+        buffers: those that a compiled graph has allocated for it.
+        content: that of what it reads.
+        before: the inputs, recorded; ``None`` for a call that does not wait for them.
+        sizes: the storages that it may resize, and their bytes.
+        seeded: the state of its generator.
+        collective: its identity, if it is one.
+        dump: the dump of its tensors, if one was requested.
+    """
+
+    name: str
+    effects: Effects
+    args: tuple[Any, ...]
+    inputs: list[Tensor]
+    written: list[Tensor]
+    buffers: list[Tensor]
+    content: int
+    before: Added | None
+    sizes: list[tuple[torch.UntypedStorage, int]]
+    seeded: Tensor | None
+    collective: Collective | None
+    dump: Any
+
+
+class CallRecorder:
+    """Records what calls read and write, and follows the memory of the run.
+
+    Args:
+        tensors: that are recorded.
+        memory: of the run.
+        dumps: the calls whose tensors are written too.
+    """
+
+    def __init__(self, tensors: RecordedTensors, memory: Memory, dumps: DumpWriter) -> None:
+        self.unsaid: Counter[str] = Counter()
+        """The calls whose results are undefined, as they read undefined memory, by their lines."""
+        self.doubtful: Counter[str] = Counter()
+        """Those that read memory that is undefined in part, likewise."""
+        self._tensors, self._memory, self._dumps = tensors, memory, dumps
+        self._collectives = CollectiveNumbers()
+
+    def begin(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        number: int,
+    ) -> RecordedCall:
+        """Record what a call is about to read; ``number`` is the call's in the trace."""
+        tensors, effects, name = self._tensors, effects_of(func), overload_name(func)
+        inputs, written = effects.read(args, kwargs), effects.written(args, kwargs)
+        if effects.takes_storages:
+            inputs += [bytes_of(value) for value in args if _is_storage(value)]
+        seeded = generator_state(inputs, kwargs) if effects.seeded else None
+        graph = running.graph
+        buffers = graph.undefined_buffers(written) if graph is not None else []
+        self._memory.allocated(buffers)
+        # A view of an unfinished result does not wait for it.
+        is_late = effects.waits or effects.aliases
+        if tensors.pending and not is_late:
+            # Gloo itself copies a result into place, while another thread waits for it.
+            tensors.complete(inputs[1:] if effects.copies else [*inputs, *written])
+        read = effects.without_unread(inputs, args, kwargs)
+        content = self._memory.read_by(effects, read, written)
+        before = None if is_late else tensors.add(inputs, really=effects.gives_value)
+        resized = filter(is_strided, written if effects.allocates else ())
+        sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
+        is_collective = effects.asynchronous
+        collective = self._collectives.of(effects, args, kwargs) if is_collective else None
+        dump = None if tensors.skips else self._dumps.begin(name, number)
+        if dump is not None:
+            dump.add("input", tensors.defined(inputs))
+        return RecordedCall(
+            *(name, effects, args, inputs, written, buffers, content, before, sizes),
+            *(seeded, collective, dump),
+        )
+
+    def give_up(self, call: RecordedCall) -> None:
+        """Forget a call that has raised."""
+        self._memory.written(call.buffers)
+        if call.dump is not None:
+            call.dump.discard()
+
+    def end(self, call: RecordedCall, result: Any, place: CallSite) -> Sides:
+        """Record what a call has written; return its inputs, its outputs, and what it wrote."""
+        outputs = results_of(result, call.written)
+        known, fresh = self._fresh(call, outputs)
+        if call.before is None:
+            if call.effects.waits or fresh:
+                self._tensors.complete(call.inputs)
+                self._memory.look(call.inputs)
+            call.before = self._tensors.add(call.inputs)
+        self._follow(call, fresh)
+        # What is an argument's memory is followed already.
+        undefined = (result[number] for number in call.effects.undefined)
+        unwritten = [each for each in undefined if storage_of(each) not in known]
+        if unwritten:
+            self._memory.allocated(unwritten, is_result=False)
+            # One of them may contain another output.
+            self._memory.written(_without(outputs, unwritten))
+        sides = (call.before, *self._written_by(call, outputs))
+        if call.content != DEFINED and not self._tensors.skips:
+            is_unsaid = call.content == UNDEFINED and not call.effects.gives_value
+            counts = self.unsaid if is_unsaid else self.doubtful
+            counts[f"{call.name} at {place.site.text}"] += 1
+        # What comes next in a graph may write them, which is not seen.
+        self._memory.written(call.buffers)
+        return sides
+
+    def _fresh(self, call: RecordedCall, outputs: list[Tensor]) -> tuple[set[int], list[Tensor]]:
+        """Return the storages of a call's inputs, and its results in memory of their own.
+
+        Returning a view of an input does not write it. Both are empty where nobody needs them.
+        """
+        effects = call.effects
+        matters = effects.allocates or effects.undefined or call.before is None
+        if not matters and self._memory.is_defined:
+            return set(), []
+        known = {storage_of(tensor) for tensor in call.inputs}
+        return known, [tensor for tensor in outputs if storage_of(tensor) not in known]
+
+    def _follow(self, call: RecordedCall, fresh: list[Tensor]) -> None:
+        """Follow what a call has allocated and written."""
+        memory, effects = self._memory, call.effects
+        if effects.allocates:
+            for storage, size in call.sizes:
+                memory.resized(storage, size)
+            memory.new(fresh)
+            return
+        is_undefined = call.content == UNDEFINED
+        memory.called(effects, call.inputs, call.written, fresh, is_undefined)
+        results = [*fresh, *call.written]
+        if call.content == PARTLY and memory.spread(effects, call.inputs, results):
+            call.content = DEFINED  # as far as it is recorded
+
+    def _written_by(self, call: RecordedCall, outputs: list[Tensor]) -> tuple[Added, Added]:
+        tensors, effects, dump = self._tensors, call.effects, call.dump
+        if effects.asynchronous:
+            waited_for = effects.is_waited_for(call.args)
+            after = tensors.add_pending(outputs, waited_for)
+            mutated = tensors.add_pending(call.written, waited_for)
+        else:
+            after, mutated = tensors.add(outputs), tensors.add(call.written)
+            if dump is not None:
+                dump.add("output", tensors.defined(outputs))
+                dump.add("mutated", tensors.defined(call.written))
+        if not tensors.skips:
+            self._dumps.made(call.name, dump)
+        return after, mutated
+
+
+def results_of(result: Any, written: list[Tensor]) -> list[Tensor]:
+    """Return the tensors of a result that are none of the arguments."""
+    return _without(tensors_in((result,)), written)
+
+
+def _without(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor for tensor in tensors if not any(tensor is each for each in others)]
+
+
+def _is_storage(value: Any) -> bool:
+    return isinstance(value, (torch.UntypedStorage, torch.TypedStorage))

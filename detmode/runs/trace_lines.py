@@ -1,0 +1,165 @@
+"""The lines of a trace: calls, ends of steps, and what these refer to by number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO, Any, NamedTuple, TypeAlias
+
+from detmode.process.text import text_of
+from detmode.runs.collectives import Collective, GroupIdentity
+
+DIGEST_BYTES = 16
+_FIELDS = 10
+"""The fields of a call; those at the end may be missing."""
+_MOST_TEXT_A_CALL = 1 << 23
+"""Characters of the texts that a call names; one long text may be named by 100,000 tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The common part of calls that differ only in digests and plain arguments.
+
+    Args:
+        overload: as in :class:`~detmode.runs.trace_file.TraceCall`, and so ``site`` and ``module``.
+        sides: the forms of inputs, outputs and mutated arguments.
+        digests: the number of digests of each call.
+        graph: as in :class:`~detmode.runs.trace_file.TraceCall`.
+    """
+
+    overload: str
+    site: str
+    module: str | None
+    sides: tuple[tuple[str, ...], ...]
+    digests: int
+    graph: str | None
+
+    @property
+    def in_place(self) -> bool:
+        """True if the call writes its first inputs."""
+        inputs, _, mutated = self.sides
+        return bool(mutated) and inputs[: len(mutated)] == mutated
+
+    @property
+    def is_random(self) -> bool:
+        """True if a generator's state was digested."""
+        return self.digests > sum(map(len, self.sides))
+
+    @classmethod
+    def of(cls, numbers: tuple[Any, ...], texts: Sequence[str]) -> Shape:
+        """Parse the shape of a line.
+
+        Raises:
+            ValueError, TypeError, LookupError: the line is not a line of a trace.
+        """
+        overload, site, module, *sides, random, graph = numbers
+        if len(sides) != 3 or type(random) is not int or random not in (0, 1):
+            raise ValueError
+        named = [overload, site, *chain(*sides)]
+        named += [number for number in (module, graph) if number is not None]
+        if any(type(number) is not int or number < 0 for number in named):
+            raise ValueError
+        if sum(len(texts[number]) for number in named) > _MOST_TEXT_A_CALL:
+            raise ValueError
+        forms = tuple(tuple(texts[number] for number in side) for side in sides)
+        names = [None if number is None else texts[number] for number in (module, graph)]
+        n_digests = sum(map(len, forms)) + random
+        return cls(texts[overload], texts[site], names[0], forms, n_digests, names[1])
+
+
+CallLine: TypeAlias = tuple[Shape, str, bytes, Collective | None]
+"""A call: its shape, its plain arguments, its concatenated digests, and its collective."""
+
+
+class TraceStep(NamedTuple):
+    """The end of a step.
+
+    Args:
+        calls: the number of calls that the trace has before it.
+        digests: for each module, or part of the state, the digest of its step; empty if the calls
+            are in the trace.
+    """
+
+    calls: int
+    digests: dict[str, bytes]
+
+
+class LineParser:
+    """Parses the lines of a trace in their order, with the digests that belong to them.
+
+    Args:
+        digests: the file of digests.
+    """
+
+    def __init__(self, digests: IO[bytes]) -> None:
+        self._digests = digests
+        self._texts: list[str] = []
+        self._shapes: dict[Any, Shape] = {}
+        self._groups: list[GroupIdentity] = []
+        self._calls = 0
+
+    def parsed(self, fields: dict[str, Any]) -> Iterator[TraceStep | CallLine]:
+        """Yield what a line stands for, if it is a call or the end of a step.
+
+        Raises:
+            EOFError: its digests are not all there.
+            ValueError, TypeError, LookupError, AttributeError: it is not a line of a trace.
+        """
+        value = fields.get("call")
+        if value is not None:
+            yield self._call(value)
+        elif "step" in fields:
+            names = [self._texts[number] for number in fields["step"]]
+            yield TraceStep(self._calls, dict(zip(names, split(self._read(len(names))))))
+        elif "group" in fields:
+            self._groups.append(_group(*fields["group"]))
+        else:
+            self._texts.append(text_of(fields["text"]))
+
+    def _call(self, value: list[Any]) -> CallLine:
+        fields: list[Any] = [*value, *[None] * (_FIELDS - len(value))]
+        *numbers, arguments, graph, identity = fields
+        key = _frozen([*numbers, graph])
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape.of(key, self._texts)
+        arguments = text_of(arguments)
+        collective = _collective(identity, self._groups)
+        digests = self._read(shape.digests)
+        self._calls += 1
+        return shape, arguments, digests, collective
+
+    def _read(self, digests: int) -> bytes:
+        wanted = digests * DIGEST_BYTES
+        read = self._digests.read(wanted)
+        if len(read) < wanted:
+            raise EOFError
+        return read
+
+
+def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdentity:
+    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
+        raise ValueError
+    return GroupIdentity(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+
+
+def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:
+    if identity is None:
+        return None
+    if any(type(each) is not int for each in identity):
+        raise ValueError
+    group, number, *peers = identity
+    if group < 0 or number < 0 or len(peers) not in (0, 3):
+        raise ValueError
+    return Collective(groups[group], number, tuple(peers))
+
+
+def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+
+
+def split(digests: bytes) -> Iterator[bytes]:
+    """Yield the concatenated digests one by one."""
+    for begin in range(0, len(digests), DIGEST_BYTES):
+        yield digests[begin : begin + DIGEST_BYTES]
