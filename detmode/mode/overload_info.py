@@ -1,4 +1,4 @@
-"""What a mode knows of one overload: from its schema, and from the mode's rule table."""
+"""Facts that a mode knows of one overload: from its schema, and from the mode's rule table."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class RecordedCall:
 
     Args:
         name: that of its overload.
-        effects: what it reads and writes.
+        effects: those of its overload.
         args: the positional arguments.
         inputs: the tensors that it may read.
         written: the arguments that it writes.

@@ -1,4 +1,4 @@
-"""What the host runner notes of a launch that is watched, and when it is to end."""
+"""A watched launch: what the host runner notes of it, and when it is to end."""
 
 from __future__ import annotations
 
