@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-import selection
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -19,6 +18,9 @@ from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.commands.locks import ENVIRONMENT
 from detmode.cuda.launch import forget_plans
+from tests.shared import ROOT, selection
+
+pytest_plugins = ["tests.shared.small_table"]
 
 # Reports are as wide as the terminal.
 os.environ["COLUMNS"] = "200"
@@ -73,15 +75,16 @@ class LeftOut:
         return None
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """With ``--family``, read only its fuzz tests and files that ask :mod:`selection`."""
-        if self.family is None or collection_path.suffix != ".py" or self.fuzzes(collection_path):
+        """With ``--family``, read only its properties and files that ask :mod:`selection`."""
+        if self.family is None or collection_path.suffix != ".py" or self.about(collection_path):
             return None
         return "selection" not in collection_path.read_text(encoding="utf-8") or None
 
-    def fuzzes(self, path: Path) -> bool:
-        """Find out if the family's own fuzz tests are in a file: those that import it."""
+    def about(self, path: Path) -> bool:
+        """Find out if a file has properties of the family, or of a launch of its: it imports it."""
         imported = rf"\bdetmode\.rules\.{self.family}\b"
-        return path.name.endswith("_fuzz.py") and re.search(imported, path.read_text()) is not None
+        properties = path.name == "test_properties.py" or path.parent.name == "rows"
+        return properties and re.search(imported, path.read_text()) is not None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(
@@ -102,7 +105,7 @@ class LeftOut:
         left_out = []
         for item in items:
             reason = self.reason(item.iter_markers())
-            own = self.family in (None, family_of(item)) or self.fuzzes(item.path)
+            own = self.family in (None, family_of(item)) or self.about(item.path)
             if reason is None and not own:
                 reason = f"are not about the family {self.family}"
             if reason is not None:
@@ -154,7 +157,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": str(Path(__file__).parent.parent), **environment},
+            env={**inherited, "PYTHONPATH": str(ROOT), **environment},
             input=input,
             capture_output=True,
             text=True,

@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Iterator
 
-import needs
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +12,7 @@ from detmode import cuda
 from detmode.cuda.digest import SOURCE, add_digest, add_digests, finish_digests
 from detmode.cuda.launch import launch
 from detmode.mode.repetition.digests import Digests
+from tests.shared import needs
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int8, torch.bool)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import torch
 
@@ -23,6 +22,7 @@ from detmode.cli import parser
 from detmode.cli.commands.programs import ENVIRONMENT
 from detmode.mode import warm
 from detmode.reports import progress, terminal
+from tests.shared import ROOT, needs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -529,7 +529,7 @@ def test_explain(run_command: Run) -> None:
         assert explained(name) == rows, name
     assert rows[0]["traffic"] >= 1
     assert "The floor is ``source``" in rows[0]["cost"]
-    assert (Path(__file__).parents[1] / rows[0]["docs"]).is_file()
+    assert (ROOT / rows[0]["docs"]).is_file()
     assert explained("aten::relu", "histc") == explained("histc")
     several = explained("*index_add*", "aten::index_add")
     assert len(several) == len({(row["op"], row["when"]) for row in several})

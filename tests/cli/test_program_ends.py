@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import torch
 
 from detmode.environment.cuda_on_cpu import cuda_on_cpu
+from tests.shared import needs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

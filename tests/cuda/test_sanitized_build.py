@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from detmode.cuda import CompileError, host
 SCRIPT = """
 import sys
 import torch
-sys.path.insert(0, {directory!r})
-from cuda_sources import FAULTS
+from tests.shared.cuda_sources import FAULTS
 from detmode.cuda import host, launch_blocks
 
 for seed in (None, 1):
@@ -39,8 +37,7 @@ def test_out_of_bounds_read_is_found(run_python: Callable[..., Any]) -> None:
         environment = host.sanitizer_environment()
     except CompileError as error:
         pytest.skip(str(error))
-    script = SCRIPT.format(directory=str(Path(__file__).parent))
-    run = run_python("-c", script, **environment)
+    run = run_python("-c", SCRIPT, **environment)
     assert run.stdout.split() == ["divergence", "divergence", "clean"]
     assert run.returncode != 0
     assert "AddressSanitizer: use-after-poison" in run.stderr
@@ -49,7 +46,7 @@ def test_out_of_bounds_read_is_found(run_python: Callable[..., Any]) -> None:
 
 def test_without_libasan_it_says_what_to_do() -> None:
     """A sanitized build in a process without libasan is an error with the remedy, not a crash."""
-    from cuda_sources import FAULTS
+    from tests.shared.cuda_sources import FAULTS
 
     with pytest.raises(CompileError, match="LD_PRELOAD"):
         host.compile(FAULTS, host.Build.SANITIZE)

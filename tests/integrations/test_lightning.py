@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from lightning_training import Net, train
-from processes import launched, run_ranks
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.lightning import DeterministicCallback
+from tests.integrations.lightning_training import Net, train
+from tests.shared.processes import launched, run_ranks
 
 pytestmark = [
     # Of Lightning, on what is deliberate here: no workers, few batches, loaders that do not resume.

@@ -8,13 +8,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from processes import launched, run_ranks
 from torch.utils.data import DataLoader
-from transformers_training import is_resumed, trainer
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.transformers import DeterministicCallback
+from tests.integrations.transformers_training import is_resumed, trainer
+from tests.shared.processes import launched, run_ranks
 
 # Warnings of transformers and accelerate.
 pytestmark = [

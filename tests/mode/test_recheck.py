@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 import torch
@@ -28,6 +27,7 @@ from detmode.mode.recheck import WINDOW
 from detmode.mode.repetition import draws
 from detmode.mode.sampling import SampledCalls
 from detmode.reports.report import Report, of_ranks
+from tests.shared import needs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

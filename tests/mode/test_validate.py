@@ -7,12 +7,12 @@ import weakref
 
 import pytest
 import torch
-from programs import NAMESPACE, table_of
 
 from detmode import DeterministicMode, Substitute
 from detmode.mode.messages import alert_text
 from detmode.mode.substitution import validate
 from detmode.table.overload_info import OverloadInfo
+from tests.shared.programs import NAMESPACE, table_of
 
 OPERATORS = getattr(torch.ops, NAMESPACE)
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)

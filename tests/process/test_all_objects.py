@@ -3,11 +3,11 @@
 import gc
 
 import pytest
-from programs import Other, actions, cumsum, put
 
 from detmode import allow
 from detmode.environment import process_setting
 from detmode.environment.settings import call_natively
+from tests.shared.programs import Other, actions, cumsum, put
 
 
 @pytest.fixture

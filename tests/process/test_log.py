@@ -5,11 +5,11 @@ import logging
 
 import pytest
 import torch
-from programs import cumsum, histc, image, index_add, put
 
 from detmode import DeterminismWarning
 from detmode.environment import log
 from detmode.environment.log import FIELDS
+from tests.shared.programs import cumsum, histc, image, index_add, put
 
 BECAUSE = "atomic additions"
 

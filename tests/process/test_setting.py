@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import Other
 
 import detmode
 from detmode.cuda.undo import Lock
 from detmode.environment import process_setting
 from detmode.environment.process_setting import holding
 from detmode.environment.settings import FILL, FLAG, call_natively, deterministic_flag
+from tests.shared.programs import Other
 
 WAITS = 0.05
 

@@ -4,9 +4,9 @@ import functools
 import gc
 
 import pytest
-from programs import in_another_thread
 
 from detmode.cuda.undo import Calls, Undo
+from tests.shared.programs import in_another_thread
 
 
 def test_the_last_change_is_undone_first():

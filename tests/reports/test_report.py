@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import cumsum, enlarged, histc, image, index_add, put
 from torch.utils.checkpoint import checkpoint
 
 import detmode
@@ -21,6 +20,9 @@ from detmode import DeterminismWarning, Report, ReportRow, allow
 from detmode.audit import AuditReport
 from detmode.sites import lines
 from detmode.sites.graphs import INTERPRETER
+from tests.shared.programs import cumsum, enlarged, histc, image, index_add, put
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 ROW = ReportRow(
     overload="aten::put_.default",

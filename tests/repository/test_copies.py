@@ -7,7 +7,6 @@ from contextlib import suppress
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import in_another_thread
 
 import detmode
 from detmode import (
@@ -22,6 +21,9 @@ from detmode import (
 from detmode.audit import Audit
 from detmode.table.conditions import Condition, argument, on
 from detmode.testing.suite import CheckedMode
+from tests.shared.programs import in_another_thread
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 def again(value):

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import needs
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.shared import ROOT, needs
+
 PAGES = [ROOT / "docs" / "first-steps.md", *sorted(ROOT.glob("docs/how-to/*.md"))]
 FILE = re.compile(r"```\{code-block\} \w+\n:caption: (\S+)\n\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 CONSOLE = re.compile(r"```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

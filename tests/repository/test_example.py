@@ -4,19 +4,18 @@ import re
 import runpy
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
-from cuda_sources import with_racing_sums
-from selection import PROFILE
 
 from detmode import DeterministicMode, RuleTable, default_rules
+from tests.shared import ROOT, needs
+from tests.shared.cuda_sources import with_racing_sums
+from tests.shared.selection import PROFILE
 
 pytest.importorskip("sklearn", reason="the example's images come with scikit-learn")
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "digits.py"
+EXAMPLE = ROOT / "examples" / "digits.py"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import generate_docs
 from variation import NOT_MEASURED, Line, Results
 
-ROOT = Path(__file__).parent.parent
+from tests.shared import ROOT
 
 
 def test_rule_pages_are_fresh() -> None:

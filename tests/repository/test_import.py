@@ -8,6 +8,8 @@ import pytest
 
 import detmode
 
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
 CODE = """
 import logging, os, subprocess, sys
 os.environ["DETMODE_LOG"] = "debug"

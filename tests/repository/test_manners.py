@@ -5,7 +5,6 @@ import inspect
 import re
 import types
 
-import needs
 import pytest
 import torch
 
@@ -13,6 +12,7 @@ import detmode
 from detmode import DeterministicMode, Report, ReportRow, RuleTable, cuda
 from detmode.runs.ranks_comparison import RunComparison
 from detmode.testing.suite import CheckedMode
+from tests.shared import needs
 
 
 def row(overload, action, guarantee, count, site, module=None):

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import detmode
-
-ROOT = Path(__file__).parent.parent
+from tests.shared import ROOT
 
 
 def test_wheel_contains_every_source(tmp_path: Path) -> None:
@@ -87,10 +86,10 @@ def test_users_have_our_types(cache: pytest.Cache, tmp_path: Path) -> None:
     Without our settings and from another folder: `tox -e types` checks the program with them.
     """
     pytest.importorskip("mypy", reason="mypy is not installed")
-    program = (ROOT / "tests" / "typed_program.py").read_text(encoding="utf-8")
+    program = (ROOT / "tests" / "repository" / "typed_program.py").read_text(encoding="utf-8")
     assert [name for name in dir(detmode) if not re.search(rf"\b{name}\b", program)] == []
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir"]
-    command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "typed_program.py")]
+    command += [str(cache.mkdir("mypy")), str(ROOT / "tests" / "repository" / "typed_program.py")]
     found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (found.stdout, found.returncode) == ("Success: no issues found in 1 source file\n", 0)
 

@@ -2,14 +2,13 @@
 
 import configparser
 import re
-from pathlib import Path
 
 import pytest
 import take_pictures
 
 from detmode.cli.parser import _parsers
+from tests.shared import ROOT
 
-ROOT = Path(__file__).parents[1]
 # The list of changes names files that were.
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # In MyST, and in HTML where GitHub shows the page; each with a text for who does not see it.

@@ -6,7 +6,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from tests.shared import ROOT
+
 FOLDERS = ("detmode", "tests", "benchmarks", "tools", "examples")
 PRAGMA = re.compile(
     r"#\s*(noqa\b(:\s*[A-Z]+\d+(,\s*[A-Z]+\d+)*)?"

@@ -15,6 +15,7 @@ from packaging.specifiers import SpecifierSet
 import detmode
 from detmode.cli.parser import _parsers
 from detmode.testing import pytest_plugin
+from tests.shared import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,7 +24,6 @@ else:
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*-*.yml"))
 _, COMMANDS = _parsers()

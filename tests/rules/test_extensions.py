@@ -5,12 +5,14 @@ import sys
 
 import pytest
 import torch
-from programs import put
 
 import detmode
 from detmode import Refuse, Rule, RuleTable
 from detmode import rules as rules_package
 from detmode.cli import parser as cli
+from tests.shared.programs import put
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 RULE = Rule(op="aten::put", action=Refuse(), alert="theirs", because="their reason")
 

@@ -11,16 +11,16 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from selection import once
 
 from detmode.table.maker import Maker
 from detmode.table.samples import Sample
 from detmode.verify.cases import Case, cases, run_substituted, stored, tensors_of
+from tests.shared import ROOT
+from tests.shared.selection import once
 
-LINES = Path(__file__).parents[1] / "expect" / "digests.txt"
+LINES = ROOT / "tests" / "expect" / "digests.txt"
 LARGEST = 30_000
 """Elements of a sample's inputs, of which larger ones would take most of the time."""
 

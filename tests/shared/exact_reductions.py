@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import torch
-from exact_sums import by_destination
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, tensors
 from torch import Tensor
 
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
+from tests.shared.exact_sums import by_destination
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, tensors
 
 DTYPES = st.sampled_from(FLOATING + INTEGRAL)
 

@@ -6,10 +6,10 @@ from fractions import Fraction
 
 import torch
 from hypothesis import strategies as st
-from strategies import same_bits
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
+from tests.shared.strategies import same_bits
 
 DTYPES = st.sampled_from(FLOATING + COMPLEX)
 

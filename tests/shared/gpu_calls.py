@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import needs
 import pytest
 import torch
 from timing import tensors_of as tensors_in
@@ -13,6 +12,7 @@ from detmode import DeterministicMode
 from detmode.table.conditions import has_strides
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, tensors_of
+from tests.shared import needs
 
 DEVICES = (
     pytest.param("cpu", marks=needs.compiler),

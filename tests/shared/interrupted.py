@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 import torch
 import torch._inductor.config as inductor
-from programs import rule
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow
@@ -25,6 +24,7 @@ from detmode.environment.process_setting import all_settings, native_calls
 from detmode.mode.detours import STAND_INS
 from detmode.mode.substitution import validations
 from detmode.sites.forward_memory import forward_memory
+from tests.shared.programs import rule
 
 x = torch.ones(4)
 RULES = RuleTable(

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, same_bits
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.samples import Maker
 from detmode.verify.cases import last_stays
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, same_bits
 
 EVERY = (*FLOATING, *COMPLEX, *INTEGRAL, torch.bool)
 # Raw words of every width; the others differ from these in nothing that a move of bits can see.

@@ -8,8 +8,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from selection import spread_operators, wanted
 from timing import tensors_of
+
+from tests.shared.selection import spread_operators, wanted
 
 pytest.importorskip("expecttest", reason="PyTorch's table of operators imports expecttest")
 

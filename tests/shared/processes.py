@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import detmode
+from tests.shared import ROOT
 
 FORKED = Path(__file__).with_name("forked.py")
 
@@ -28,7 +28,7 @@ def run_program(program: Path, arguments: Sequence[Sequence[object]], *, timeout
     """
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }

@@ -1,4 +1,4 @@
-"""Inputs that the fuzz tests draw, and the claim they share: the same bits in two schedules."""
+"""Inputs that properties draw, and the claim they share: the same bits in two schedules."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

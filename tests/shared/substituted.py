@@ -7,16 +7,16 @@ PyTorch's operators, in float32.
 import contextlib
 import warnings
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
-from opinfo import name_of, operators, run, samples_of
 from timing import tensors_of
 
 from detmode import DeterministicMode
+from tests.shared import ROOT
+from tests.shared.opinfo import name_of, operators, run, samples_of
 
-LINES = Path(__file__).parents[1] / "expect" / "substituted.txt"
+LINES = ROOT / "tests" / "expect" / "substituted.txt"
 SAMPLES = 12
 """Of each operator, the first ones: most later ones meet the same."""
 LARGE = 100_000

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import selection
 import torch
 
 from detmode.cuda.undo import Undo
@@ -23,8 +21,9 @@ from detmode.table.rule import Rule
 from detmode.table.rule_table import FamilyRule, RuleTable, resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import samples_of
+from tests.shared import ROOT, selection
 
-TESTS = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 FACTS = json.loads((TESTS / "facts" / "alerts.json").read_text())["versions"]
 VERSIONS = tuple(FACTS)
 """The PyTorch versions that the table answers for."""

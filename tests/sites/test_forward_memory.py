@@ -3,13 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
-from programs import in_another_thread
 
 from detmode import allow
 from detmode.cuda.undo import Undo
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Note, Site
+from tests.shared.programs import in_another_thread
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 class Numbered(ForwardMemory):

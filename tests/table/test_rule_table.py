@@ -4,7 +4,6 @@ import operator
 
 import pytest
 import torch
-from programs import cumsum, rule
 
 from detmode import (
     RUN_TO_RUN,
@@ -19,6 +18,9 @@ from detmode import (
 from detmode.table import conditions
 from detmode.table.chain import Row, chain
 from detmode.table.conditions import ALWAYS, FLOATING, INTEGRAL, argument, dtype_in, on
+from tests.shared.programs import cumsum, rule
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 aten = torch.ops.aten
 

@@ -6,7 +6,6 @@ import re
 import types
 from fnmatch import fnmatch
 
-import needs
 import pytest
 import torch
 import torch._inductor.output_code  # loaded by recordings
@@ -14,6 +13,7 @@ import torch._inductor.output_code  # loaded by recordings
 import detmode.testing.suite
 from detmode.reports.report import Report, ReportRow
 from detmode.testing import baseline, pytest_plugin
+from tests.shared import needs
 
 _calls = itertools.count()
 

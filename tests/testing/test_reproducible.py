@@ -7,7 +7,6 @@ import random
 import re
 import weakref
 
-import needs
 import numpy as np
 import pytest
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 import detmode
 from detmode import cuda
 from detmode.testing.reproducible import VARIED, _Filled, assert_reproducible
+from tests.shared import needs
 
 WITHOUT_THREADS = ("addresses", "memory", "schedule")
 _calls = itertools.count()

@@ -14,7 +14,6 @@ import families
 import gpu_day
 import host_calls
 import journal
-import needs
 import overhead
 import prebuild
 import profile_call
@@ -26,6 +25,7 @@ import warming
 from gpu_day import STAGES, Job, Stage
 
 from detmode.cli import parser as cli
+from tests.shared import needs
 
 
 def python(code: str, *, name: str = "a job") -> Job:

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import needs
 import new_rule
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.shared import ROOT, needs
+
 EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
 
 
@@ -35,7 +35,8 @@ def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
     assert made.returncode == 0, made.stderr
     assert "ATen takes every sample on the CPU" in made.stdout
     assert 'alert="reflection_pad1d_backward_out_cuda"' in (family / "__init__.py").read_text()
-    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, "tests/rules")
+    folders = ("tests/rules", "tests/cuda/rows")
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, *folders)
     red = python(*tests, "-x", "-k", "no_blank")
     assert red.returncode == 1, red.stdout
     for path in filter(Path.is_file, family.iterdir()):

@@ -5,12 +5,12 @@ import stat
 import sys
 from pathlib import Path
 
-import needs
 import pytest
 import sanitize
 import torch
 
 from detmode.verify.cases import cases, run_substituted
+from tests.shared import needs
 
 
 @needs.compiler

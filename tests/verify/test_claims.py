@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import torch
 
@@ -33,6 +32,7 @@ from detmode.verify.claims import (
     special_difference,
 )
 from detmode.verify.special_values import check_special_values
+from tests.shared import needs
 
 # A case of the family `scatter` in name only: what "the substitute" gives is set by each test.
 SAMPLE = Sample(

@@ -5,12 +5,10 @@ import struct
 from typing import Any
 from unittest import mock
 
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, planned_with
 
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
@@ -23,6 +21,8 @@ from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
+from tests.shared import needs
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, planned_with
 
 SUBSTITUTES = {
     rule.op: rule.action.function

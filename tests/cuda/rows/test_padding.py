@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-import needs
 import pytest
 import torch
-from exact_sums import DTYPES, assert_exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import SEEDS, in_schedules, planned_with, tensors
 from torch import Tensor
 
 from detmode.cuda.rows import padding as gather
 from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
+from tests.shared import needs
+from tests.shared.exact_sums import DTYPES, assert_exact
+from tests.shared.strategies import SEEDS, in_schedules, planned_with, tensors
 
 pytestmark = needs.compiler
 

@@ -6,12 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-import needs
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, same_bits, tensors
 from torch import Tensor
 
 from detmode.cuda.rows import chosen_windows
@@ -21,6 +19,8 @@ from detmode.rules.avg_pool3d import launch as avg_pool3d
 from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, planned_with, same_bits, tensors
 
 pytestmark = needs.compiler
 

@@ -5,12 +5,12 @@ from itertools import accumulate
 
 import pytest
 import torch
-from cuda_sources import PRIMITIVES, SCHEDULES, in_every_schedule
 from torch import Tensor
 
 from detmode.cuda import host, launch_blocks
 from detmode.cuda.rows.sort import TILE, sorted_positions
 from detmode.table.samples import Maker
+from tests.shared.cuda_sources import PRIMITIVES, SCHEDULES, in_every_schedule
 
 SIZES = (1, 2, 50, 512, 513, 100_000, 2**31, 2**31 + 1, 2**63 - 1)
 """Destinations: one digit and two, of one bit and of all; the ends of int32 and of int64."""

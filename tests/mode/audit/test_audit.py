@@ -5,11 +5,11 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from interrupted import state
-from programs import enlarged
 
 import detmode
 from detmode import allow
+from tests.shared.interrupted import state
+from tests.shared.programs import enlarged
 
 
 @pytest.fixture(autouse=True)

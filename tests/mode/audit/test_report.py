@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import rule
 from torch import nn
 
 import detmode
@@ -16,6 +15,7 @@ from detmode.audit.blind_spots import ALWAYS_UNSEEN, runs_on_cpu
 from detmode.rules import default_rules, families
 from detmode.table.rule import Allow
 from detmode.table.rule_table import resolve
+from tests.shared.programs import rule
 
 neg = partial(rule, "aten::neg", alert="neg_cuda")
 

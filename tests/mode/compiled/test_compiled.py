@@ -5,13 +5,10 @@ import operator
 import re
 import threading
 
-import compiled_functions as functions
-import needs
 import pytest
 import torch
 import torch._dynamo.utils
 import torch._inductor.config
-from compiled_functions import FUNCTIONS
 from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
@@ -21,6 +18,9 @@ from detmode.compiled import hooks, lowering
 from detmode.sites.graphs import text_of
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
+from tests.shared import compiled_functions as functions
+from tests.shared import needs
+from tests.shared.compiled_functions import FUNCTIONS
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]

@@ -1,6 +1,5 @@
 """Work that compiled code is spared under the mode, without a decision being lost."""
 
-import needs
 import pytest
 import torch
 import torch._dynamo
@@ -10,6 +9,7 @@ from torch._dynamo import convert_frame
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, audit, default_rules
 from detmode.compiled import hooks
 from detmode.table.rule_table import TORCH_VERSION
+from tests.shared import needs
 
 pytestmark = [
     needs.compiler,

@@ -3,9 +3,10 @@
 import subprocess
 import sys
 
-import needs
 import pytest
-from test_compiled import COMPILED
+
+from tests.mode.compiled.test_compiled import COMPILED
+from tests.shared import needs
 
 pytestmark = [needs.compiler, COMPILED]
 

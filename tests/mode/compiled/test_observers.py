@@ -2,7 +2,6 @@
 
 import contextlib
 
-import needs
 import pytest
 import torch
 import torch._dynamo.utils
@@ -15,6 +14,7 @@ from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
 from detmode.testing.reproducible import _Filled
 from detmode.testing.suite import SuiteMode
+from tests.shared import needs
 
 # The compiler warns, of Python and of itself, by version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]

@@ -3,13 +3,10 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
-import needs
 import pytest
 import torch
-from test_compiled import COMPILED, _fresh, graphs, rows
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils.checkpoint import (
@@ -21,6 +18,8 @@ from torch.utils.checkpoint import (
 from detmode import DeterministicMode, allow
 from detmode.compiled import hooks, lowering
 from detmode.verify.claims import same_bits
+from tests.mode.compiled.test_compiled import COMPILED, _fresh, graphs, rows
+from tests.shared import needs
 
 # The compiler warns, of Python and of itself, by version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore"), COMPILED]
@@ -437,14 +436,13 @@ def test_a_module_of_torchs_is_the_one_that_calls(method, backend):
 
 WORLD = """
 import sys, torch, torch.distributed as dist
-sys.path[:0] = {paths!r}
 from torch.nn.parallel import DistributedDataParallel
-from test_programs import Stack, inside, rows, same_bits, train
+from tests.mode.compiled.test_programs import Stack, inside, rows, same_bits, train
 
 rank, store, how, backend = int(sys.argv[1]), *sys.argv[2:]
 # Small enough to split a graph of three blocks.
 dist._DEFAULT_FIRST_BUCKET_BYTES = 300
-dist.init_process_group("gloo", init_method=f"file://{{store}}", rank=rank, world_size=2)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 
 def make(compiled):
     torch._dynamo.reset()
@@ -465,7 +463,7 @@ def make(compiled):
 def run(net, **options):
     got, mode = inside(lambda: train(net, 5 + rank), **options)
     local = [each.to_local() if hasattr(each, "to_local") else each for each in got]
-    return local, {{key: n for key, n in rows(mode).items() if not key[0].startswith("c10d")}}
+    return local, {key: n for key, n in rows(mode).items() if not key[0].startswith("c10d")}
 
 expected, told = run(make(False))
 got, seen = run(make(True))
@@ -493,8 +491,7 @@ dist.destroy_process_group()
 )
 def test_processes(how, backend, run_python, tmp_path):
     """DDP, whose optimizer splits graphs, and FSDP around and inside compiled modules."""
-    folders = [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1])]
-    (tmp_path / "program.py").write_text(WORLD.format(paths=folders))
+    (tmp_path / "program.py").write_text(WORLD)
     arguments = str(tmp_path / "store"), how, backend
     with ThreadPoolExecutor() as pool:
         ranks = pool.map(lambda rank: run_python("program.py", str(rank), *arguments), range(2))

@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import needs
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SEEDS, in_schedules
 from torch import Tensor
 
 from detmode import DeterministicMode
@@ -19,6 +17,8 @@ from detmode.rules.ctc_loss import launch
 from detmode.rules.ctc_loss.launch import ctc_loss_backward
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
+from tests.shared import needs
+from tests.shared.strategies import SEEDS, in_schedules
 
 pytestmark = needs.compiler
 

@@ -1,14 +1,14 @@
 """Deformable convolution's backward on the host runner, over shapes, offsets, groups and dtypes."""
 
-import needs
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules
 from torch import Tensor
 
 from detmode.rules.deform_conv2d import launch, reference
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules
 
 pytestmark = needs.compiler
 

@@ -3,13 +3,10 @@
 import math
 from typing import Any
 
-import needs
 import pytest
 import torch
-from exact_sums import assert_exact
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, WAYS, chosen, in_schedules, tensors
 from torch import Tensor
 
 from detmode import DeterministicMode
@@ -19,6 +16,9 @@ from detmode.rules.embedding import launch
 from detmode.rules.embedding_bag import launch as bag
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.exact_sums import assert_exact
+from tests.shared.strategies import LAYOUTS, SEEDS, WAYS, chosen, in_schedules, tensors
 
 pytestmark = needs.compiler
 

@@ -3,19 +3,19 @@
 import math
 from unittest import mock
 
-import needs
 import pytest
 import torch
-from exact_sums import assert_exact
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
 
 from detmode.cuda import host
 from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.fractional_max_pool import launch
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.exact_sums import assert_exact
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
 
 pytestmark = needs.compiler
 

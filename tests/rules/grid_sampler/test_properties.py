@@ -5,13 +5,11 @@ from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
-import needs
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, in_schedules, planned_with, same_bits, sliced
 from torch import Tensor
 
 from detmode import DeterministicMode
@@ -21,6 +19,8 @@ from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
 from detmode.rules.grid_sampler.sampling import TAPS
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, in_schedules, planned_with, same_bits, sliced
 
 pytestmark = needs.compiler
 

@@ -4,19 +4,19 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-import needs
 import pytest
 import torch
-from exact_sums import assert_exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
 from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.rules.histograms import launch
 from detmode.table.conditions import INTEGRAL
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.exact_sums import assert_exact
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
 

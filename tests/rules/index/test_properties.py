@@ -6,28 +6,10 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
-import exact_reductions
-import exact_sums
-import last_wins
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import (
-    LAYOUTS,
-    SEEDS,
-    WAYS,
-    added_by,
-    assigned_by,
-    chosen,
-    in_place_and_not,
-    in_schedules,
-    places,
-    planned_with,
-    same_bits,
-    tensors,
-)
 from torch import Tensor
 
 from detmode import DeterministicMode
@@ -42,6 +24,21 @@ from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
+from tests.shared import exact_reductions, exact_sums, last_wins, needs
+from tests.shared.strategies import (
+    LAYOUTS,
+    SEEDS,
+    WAYS,
+    added_by,
+    assigned_by,
+    chosen,
+    in_place_and_not,
+    in_schedules,
+    places,
+    planned_with,
+    same_bits,
+    tensors,
+)
 
 pytestmark = needs.compiler
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-import needs
 import pytest
 import torch
 from torch import Tensor
 
 from detmode import DeterministicMode
+from tests.shared import needs
 
 pytestmark = needs.compiler
 

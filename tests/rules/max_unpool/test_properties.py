@@ -2,19 +2,19 @@
 
 from math import prod
 
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from last_wins import assert_last_wins, words
-from strategies import LAYOUTS, SEEDS, WAYS, assigned_by, in_schedules, same_bits
 from torch import Tensor, nn
 
 from detmode import DeterministicMode
 from detmode.rules.max_unpool import launch
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.last_wins import assert_last_wins, words
+from tests.shared.strategies import LAYOUTS, SEEDS, WAYS, assigned_by, in_schedules, same_bits
 
 sizes = st.sampled_from([1, 2, 3, 7])
 Call = tuple[Tensor, Tensor, list[int]]

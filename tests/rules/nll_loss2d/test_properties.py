@@ -3,13 +3,11 @@
 import math
 from typing import Any
 
-import needs
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules
 from torch import Tensor
 
 from detmode import DeterministicMode
@@ -18,6 +16,8 @@ from detmode.rules.nll_loss2d import launch
 from detmode.rules.nll_loss2d.launch import nll_loss2d_forward
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules
 
 pytestmark = needs.compiler
 

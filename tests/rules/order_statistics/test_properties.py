@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import ANY_LAYOUT, SEEDS, SPECIAL, in_schedules
 from torch import Tensor
 
 from detmode import DeterministicMode, default_rules
@@ -20,6 +18,8 @@ from detmode.rules.order_statistics.ties import SMALLEST_INDEX
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, SPECIAL, in_schedules
 
 pytestmark = needs.compiler
 

@@ -3,14 +3,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-import needs
 import pytest
 import torch
-from exact_sums import assert_exact
 from hypothesis import given
 from hypothesis import strategies as st
-from last_wins import EVERY, assert_last_wins, words
-from strategies import (
+from torch import Tensor
+
+from detmode import DeterministicMode, Substitute
+from detmode.rules.put import RULES, launch
+from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
+from detmode.table.inputs import back_to_front
+from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.exact_sums import assert_exact
+from tests.shared.last_wins import EVERY, assert_last_wins, words
+from tests.shared.strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
@@ -19,13 +26,6 @@ from strategies import (
     same_bits,
     tensors,
 )
-from torch import Tensor
-
-from detmode import DeterministicMode, Substitute
-from detmode.rules.put import RULES, launch
-from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.inputs import back_to_front
-from detmode.table.samples import Maker
 
 
 @st.composite

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-import needs
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules
 from torch import Tensor
 
 from detmode.rules.roi_pools import launch, reference
 from detmode.rules.roi_pools.gather import DTYPES
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules
 
 pytestmark = needs.compiler
 

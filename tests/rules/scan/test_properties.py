@@ -3,18 +3,18 @@
 import itertools
 import math
 
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import SEEDS, in_schedules, same_bits
 from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.rules.scan import launch, reference
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import SEEDS, in_schedules, same_bits
 
 pytestmark = needs.compiler
 

@@ -4,15 +4,24 @@ import sys
 from typing import Any
 from unittest.mock import patch
 
-import exact_reductions
-import exact_sums
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from last_wins import DTYPES, assert_last_wins, words
-from strategies import (
+from torch import Tensor
+
+from detmode import DeterministicMode
+from detmode.cuda import host
+from detmode.cuda.rows import sums
+from detmode.cuda.rows.shapes import MOST_EMPTY
+from detmode.rules.scatter import launch
+from detmode.rules.scatter_assign.launch import scatter
+from detmode.rules.scatter_reduce.launch import scatter_reduce
+from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.samples import Maker
+from tests.shared import exact_reductions, exact_sums, needs
+from tests.shared.last_wins import DTYPES, assert_last_wins, words
+from tests.shared.strategies import (
     LAYOUTS,
     SEEDS,
     WAYS,
@@ -26,17 +35,6 @@ from strategies import (
     same_bits,
     tensors,
 )
-from torch import Tensor
-
-from detmode import DeterministicMode
-from detmode.cuda import host
-from detmode.cuda.rows import sums
-from detmode.cuda.rows.shapes import MOST_EMPTY
-from detmode.rules.scatter import launch
-from detmode.rules.scatter_assign.launch import scatter
-from detmode.rules.scatter_reduce.launch import scatter_reduce
-from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.samples import Maker
 
 pytestmark = needs.compiler
 # The function of this name hides its module.

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 
-import needs
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import COUNTS, LAYOUTS, SEEDS, SIZES, in_schedules
 from torch import Tensor
 
 from detmode import DeterministicMode, Substitute, default_rules
@@ -17,6 +15,8 @@ from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import sparse_matrix
 from detmode.table.samples import Maker
 from detmode.verify.cases import stored
+from tests.shared import needs
+from tests.shared.strategies import COUNTS, LAYOUTS, SEEDS, SIZES, in_schedules
 
 pytestmark = needs.compiler
 

@@ -1,11 +1,11 @@
 """Atomics whose result nobody reads: which they are, and the orders of blocks that they save."""
 
-import needs
 import pytest
 import torch
 
 import detmode
 from detmode.cuda.host.dropped import with_dropped_results
+from tests.shared import needs
 
 DROPPED = [
     "{ _(p, 1); }",

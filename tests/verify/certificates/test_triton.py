@@ -17,9 +17,6 @@ triton = pytest.importorskip(
 )
 
 import triton.language as tl
-import triton_kernels
-from triton_kernels import CASES, integers
-from triton_kernels import random as numbers
 
 from detmode.verify.certificates import certify
 from detmode.verify.certificates.orders import TooManyError, all_orders
@@ -27,6 +24,9 @@ from detmode.verify.certificates.triton import interpreter
 from detmode.verify.certificates.triton.dependence import Relation, meeting
 from detmode.verify.certificates.triton.memory import Touch
 from detmode.verify.certificates.triton.schedules import Programs, Shuffled, Step
+from tests.verify.certificates import triton_kernels
+from tests.verify.certificates.triton_kernels import CASES, integers
+from tests.verify.certificates.triton_kernels import random as numbers
 
 
 @pytest.mark.parametrize(
@@ -288,12 +288,12 @@ def test_interpreted_before():
     """With TRITON_INTERPRET set, Triton's own way, certificates are the same."""
     program = (
         "from detmode.verify.certificates import certify\n"
-        "from triton_kernels import CASES\n"
+        "from tests.verify.certificates.triton_kernels import CASES\n"
         "for name in ('histogram-counts', 'gamma_gradient-lock', 'autotuned_sum-float32'):\n"
         "    case = CASES[name]\n"
         "    print(certify(case.kernel, case.arguments(), grid=case.grid).summary)\n"
     )
-    path = os.pathsep.join([os.path.dirname(triton_kernels.__file__), *sys.path])
+    path = os.pathsep.join(sys.path)
     outputs = [
         subprocess.run(
             [sys.executable, "-c", program],
