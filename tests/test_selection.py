@@ -69,7 +69,7 @@ def test_a_share_can_be_asked_for(
         "from tests.shared.selection import todays_share\n\n"
         "def test_share():\n    assert list(todays_share(range(9), 3)) == [1, 4, 7]\n"
     )
-    options = ("-m", "pytest", "-qptests.conftest", "-pno:cacheprovider", "test_share.py")
+    options = ("-m", "pytest", "-q", "-ptests.conftest", "-pno:cacheprovider", "test_share.py")
     found = run_python(*options, DETMODE_SHARE="7", DETMODE_PROFILE="quick")
     assert found.returncode == 0, found.stdout + found.stderr
     assert "DETMODE_SHARE=7 has this one" in found.stdout
