@@ -1,4 +1,4 @@
-"""Marks of tests that need what not every machine has."""
+"""What tests need that not every machine has: marks of tests, and packages."""
 
 import importlib.util
 import os
@@ -13,4 +13,12 @@ compiler = pytest.mark.skipif(
 nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
 )
+PACKAGES = frozenset(
+    {
+        *("IPython", "PIL", "accelerate", "cupy", "hypothesis", "ipykernel", "lightning"),
+        *("matplotlib", "rich", "sklearn", "transformers", "triton", "yaml"),
+    }
+)
+"""Packages, as they are imported, without which a file's tests are left out."""
+
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals are those of POSIX")

@@ -5,11 +5,10 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 import detmode
@@ -17,16 +16,21 @@ from detmode import TraceError, diff, record
 from detmode.runs.trace_file import Reader, TraceCall
 from detmode.sites.observers import observer
 
+if TYPE_CHECKING:  # a machine may lack it
+    from hypothesis import strategies as st
+
 PIECES = [b"[" * 3000, b"-1", b"1e999", b"{}", b"'O'", b"|O", b"null", b"9" * 5000, b"True"]
 
 
 def check_hostile_copy(
-    first: Path, second: Path, files: str, data: st.DataObject, folder: Path
+    first: Path, second: Path, files: str, data: "st.DataObject", folder: Path
 ) -> None:
     """Replace bytes in a file of a copy of the second run; compare the first run with the copy.
 
     It is shown, or refused with one line; any other error is raised.
     """
+    from hypothesis import strategies as st
+
     copy = folder / str(uuid4())  # Hypothesis seeds Python's generator anew
     shutil.copytree(second, copy)
     part = data.draw(st.sampled_from(sorted(copy.glob(files))))
