@@ -53,7 +53,7 @@ _LAUNCH = "tests/cuda/rows/test_{}.py".format
 KERNELS = (
     *_of(
         _ROWS + "assign.cu",
-        _PROPERTIES("index"),
+        _LAUNCH("assign"),
         (
             "if (place + 1 < rows && keys[place + 1] == position) continue;",
             "if (place > 0 && keys[place - 1] == position) continue;",
@@ -70,7 +70,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        _PROPERTIES("scatter"),
+        _LAUNCH("sums"),
         (
             "auto value = include_self ? to_opmath(self[i])",
             "auto value = true ? to_opmath(self[i])",
@@ -94,7 +94,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        "tests/rules/index/test_properties.py -k narrow_ones",
+        _LAUNCH("sums") + " -k narrow_ones",
         (
             "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
             "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
@@ -103,7 +103,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
-        _PROPERTIES("index"),
+        f"{_LAUNCH('sums')} {_LAUNCH('scattered')}",
         ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
         ("if (first_run && !last_launch) {", "if (!last_launch) {"),
         ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
@@ -125,7 +125,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "scattered.py",
-        _PROPERTIES("scatter"),
+        f"{_LAUNCH('sums')} {_LAUNCH('assign')}",
         ("all(repeats[dim + 1 :])", "True"),
     ),
     *_of(
@@ -328,7 +328,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/cuda/rows/extrema.py",
-        f"{_PROPERTIES('index')} {_PROPERTIES('scatter')}",
+        _LAUNCH("scattered"),
         ("by_row=by_row, largest=largest)", "by_row=by_row, largest=True)"),
         ('("n",), include_self=include_self,', '("n",), include_self=True,'),
     ),
@@ -422,7 +422,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "extrema.cu",
-        _PROPERTIES("index"),
+        _LAUNCH("scattered"),
         ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
     ),
 )
@@ -908,16 +908,16 @@ CERTIFICATES = (
 UNSEEN = (
     *_of(
         _ROWS + "sums.cu",
-        _PROPERTIES("index") + " -k strips",
+        _LAUNCH("sums") + " -k strips",
         (
             "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
             "keys, sums, i, headroom);\n    }\n  }\n}",
         ),
     ),
-    *_of(_ROWS + "shapes.py", _PROPERTIES("index") + " -k width", ("run % AT_ONCE == 0", "True")),
+    *_of(_ROWS + "shapes.py", _LAUNCH("sums") + " -k width", ("run % AT_ONCE == 0", "True")),
     *_of(
         _RULES + "index/launch.py",
-        _PROPERTIES("index") + " -k mask",
+        _LAUNCH("assign") + " -k mask",
         ("unique=masks == [True]", "unique=any(masks)"),
     ),
     *_of(

@@ -1,10 +1,11 @@
-"""Sums, products, means, extrema and assignments by index, over shapes, strides and dtypes."""
+"""Sums of what comes to a place, whichever family brings it, over shapes, strides and dtypes."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import product
 from typing import Any
-from unittest import mock
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,16 +16,17 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.cuda.rows import assign, shapes, sort, sums
+from detmode.cuda.rows.shapes import MOST_EMPTY
 from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
-from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
+from detmode.rules.index_reduce.launch import index_reduce
+from detmode.rules.put.launch import put
 from detmode.rules.scatter.launch import scatter
 from detmode.rules.scatter_assign.launch import scatter as scatter_assign
 from detmode.rules.scatter_reduce.launch import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING
-from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
-from tests.shared import exact_reductions, exact_sums, last_wins, needs
+from tests.shared import destinations, exact_sums, last_wins, needs
 from tests.shared.strategies import (
     LAYOUTS,
     SEEDS,
@@ -34,91 +36,47 @@ from tests.shared.strategies import (
     chosen,
     in_place_and_not,
     in_schedules,
-    places,
     planned_with,
     same_bits,
     tensors,
 )
 
 pytestmark = needs.compiler
+# The function of this name hides its module.
+launching = sys.modules["detmode.cuda.launch"]
+
+SUMS: dict[str, tuple[Any, Any, dict[str, list[Any]]]] = {
+    "index_add": (launch.index_add, destinations.rows, {"alpha": [1, 1, 1, -1, 0.3, 3]}),
+    "index_put": (partial(launch.index_put, accumulate=True), destinations.indexed, {}),
+    "put": (partial(put, accumulate=True), destinations.placed, {}),
+    "scatter": (scatter, destinations.scattered, {}),
+    "scatter_reduce": (
+        scatter_reduce,
+        destinations.scattered,
+        {"reduce": ["sum", "mean"], "include_self": [True, False]},
+    ),
+}
+"""Functions that add, with what they take, and other arguments."""
 
 
-@st.composite
-def rows(
-    draw: st.DrawFn, values: Any, dtype: torch.dtype
-) -> tuple[Tensor, int, Tensor, Tensor, Tensor]:
-    """Arguments of a call by rows; then the positions in ``self`` where its source goes."""
-    shape, dim, lengths, spread = draw(places())
-    n = lengths[dim] if shape else 1
-    index = Maker(dtype, seed=draw(SEEDS)).integers(0, spread, n)
-    self, source = draw(values(shape, dtype)), draw(values(lengths, dtype))
-    flat = torch.arange(self.numel()).view(shape)
-    to = flat.index_select(dim, index) if shape else flat
-    index = draw(st.sampled_from([index, index.int(), index.repeat_interleave(2)[::2]]))
-    return self, dim, index, source, to
-
-
-@st.composite
-def indexed(
-    draw: st.DrawFn, values: Any, dtype: torch.dtype
-) -> tuple[Tensor, list[Tensor | None], Tensor, Tensor]:
-    """Arguments of an index_put: indices that broadcast, stand apart, or are masks.
-
-    Then the positions in ``self`` where the values go.
-    """
-    shape = draw(st.lists(st.sampled_from([1, 2, 3, 5, 33]), min_size=1, max_size=4))
-    maker = Maker(torch.float32, seed=draw(SEEDS))
-    common = draw(st.lists(st.sampled_from([1, 2, 7, 40]), max_size=2))
-    indices: list[Tensor | None] = []
-    masked = False
-    for size in shape:
-        kind = draw(st.sampled_from(["index", "index", "index", "none", "mask", "stop"]))
-        if kind == "stop" and indices:
-            break
-        if kind == "none":
-            indices.append(None)
-        elif kind == "mask" and not masked and not common:
-            indices.append(maker.mask(size))
-            masked = True
-        else:
-            own = [1] if masked else [n if draw(st.integers(0, 3)) else 1 for n in common]
-            integer = draw(st.sampled_from([torch.int64, torch.int64, torch.int32]))
-            indices.append(maker.integers(-size, size, *own, dtype=integer))
-    if all(index is None for index in indices):
-        indices[:1] = [maker.integers(-shape[0], shape[0], 5)]
-    self = draw(values(shape, dtype))
-    to = torch.ops.aten.index(torch.arange(self.numel()).view(shape), indices)
-    own = [n if draw(st.integers(0, 4)) else 1 for n in to.shape]
-    given = draw(values(own[draw(st.integers(0, len(own))) :], dtype))
-    if given.dim() < to.dim() and draw(st.booleans()):
-        given = given.expand(to.shape)
-    return self, indices, given, to
-
-
+@pytest.mark.parametrize("family", SUMS)
 @given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
-def test_index_add(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int) -> None:
-    """Sums are exact but for one rounding, in any schedule, in place and not."""
-    *arguments, source, to = data.draw(rows(tensors, dtype))
-    alpha, layout = data.draw(st.sampled_from([1, 1, 1, -1, 0.3, 3])), data.draw(LAYOUTS)
-    with added_by(sorts):
-        got = in_place_and_not(
-            launch.index_add, *arguments, source, alpha=alpha, seed=seed, layout=layout
-        )
-    exact_sums.assert_exact(got, arguments[0], to, source if alpha == 1 else source * alpha)
-
-
-@given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
-def test_accumulating_index_put(
-    data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
+def test_sums_are_exact(
+    family: str, data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
 ) -> None:
-    """Accumulation is exact but for one rounding, in any schedule, in place and not."""
-    self, indices, values, to = data.draw(indexed(tensors, dtype))
-    layout = data.draw(LAYOUTS)
+    """But for one rounding, a mean's but for two, in any schedule, in place and not."""
+    function, calls, options = SUMS[family]
+    call = data.draw(calls(tensors, dtype))
+    how = {name: data.draw(st.sampled_from(values)) for name, values in options.items()}
     with added_by(sorts):
-        got = in_place_and_not(
-            launch.index_put, self, indices, values, True, seed=seed, layout=layout
-        )
-    exact_sums.assert_exact(got, self, to, values.expand(to.shape))
+        layout = data.draw(LAYOUTS)
+        got = in_place_and_not(function, *call.arguments, **how, seed=seed, layout=layout)
+    alpha, include_self = how.get("alpha", 1), how.get("include_self", True)
+    addends = call.values if alpha == 1 else call.values * alpha
+    mean = how.get("reduce") == "mean"
+    exact_sums.assert_exact(
+        got, call.arguments[0], call.to, addends, include_self=include_self, mean=mean
+    )
 
 
 @given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
@@ -126,7 +84,7 @@ def test_few_rows_are_added_as_sorted_ones(
     data: st.DataObject, dtype: torch.dtype, seed: int
 ) -> None:
     """Rows of one piece have the bits of the sort, in one launch: sums, means and products."""
-    *arguments, source, _ = data.draw(rows(tensors, dtype))
+    *arguments, source = data.draw(destinations.rows(tensors, dtype)).arguments
     ways: list[Callable[[], Tensor]] = [
         lambda: launch.index_add(*arguments, source),
         lambda: scatter(*arguments[:2], _of_elements(*arguments[1:], source), source),
@@ -233,7 +191,7 @@ def test_positions_of_any_width_are_alike(
     found = []
     for dtype in (torch.int32, torch.int64):
         keys = [
-            mock.patch.object(module, "key_dtype", lambda _, d=dtype: d)
+            patch.object(module, "key_dtype", lambda _, d=dtype: d)
             for module in (assign, sort, sums)
         ]
         with planned_with(*keys):
@@ -276,15 +234,6 @@ def test_strips_of_one_block_wait_for_one_another(name: str, dtype: torch.dtype)
     assert same_bits(found, expected)
 
 
-@needs.compiler
-def test_alphas_that_are_equal_are_told_apart() -> None:
-    """-0.0 equals 0.0, yet a sum by one of them has the other sign; both have one plan's shapes."""
-    self, index, rows = torch.full((2,), -0.0), torch.tensor([0]), torch.ones(1)
-    for alpha, negative in ((0.0, False), (-0.0, True), (0.0, False)):
-        result = launch.index_add(self, 0, index, rows, alpha=alpha)
-        assert torch.signbit(result).tolist() == [negative, True]
-
-
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
 @pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("name", SORTING)
@@ -303,69 +252,68 @@ def test_an_index_is_checked_before_rows_are_moved(
         SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 
-@pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("reduce", ["amax", "amin", "mean", "prod"])
-@given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
-def test_index_reduce(
-    reduce: str, include_self: bool, data: st.DataObject, dtype: torch.dtype, seed: int
+@given(
+    data=st.data(),
+    dtype=exact_sums.DTYPES,
+    sizes=st.tuples(st.integers(2, 4), st.integers(2, 80), st.integers(1, 60)),
+    seed=SEEDS,
+    reduce=st.sampled_from(["sum", "mean"]),
+    include_self=st.booleans(),
+)
+def test_shared_memory_does_not_change_bits(
+    data: st.DataObject,
+    dtype: torch.dtype,
+    sizes: tuple[int, int, int],
+    seed: int,
+    reduce: str,
+    include_self: bool,
 ) -> None:
-    """Every reduction is exact but for its roundings, in any schedule, in place and not."""
-    *arguments, source, to = data.draw(rows(exact_reductions.values, dtype))
-    self = arguments[0]
-    of_integers = reduce == "mean" and not dtype.is_floating_point
-    function = mean_of_integers if of_integers else index_reduce
-    how = {"include_self": include_self}
-    layout = data.draw(LAYOUTS)
-    got = in_place_and_not(function, *arguments, source, reduce, seed=seed, layout=layout, **how)
-    assert got.is_contiguous()
-    if of_integers and source.numel():
-        expected = torch.ops.aten.index_reduce(*arguments, source, reduce, **how)
-        assert torch.equal(got, expected)
-    elif reduce == "mean":
-        exact_sums.assert_exact(got, self, to, source, mean=True, **how)
-    else:
-        exact_reductions.assert_reduced(got, self, to, source, reduce, **how)
+    """Sums and means of planes, a strip of which a block adds, are those of integers in memory."""
+    planes, rows, size = sizes
+    self, src = data.draw(tensors([planes, size], dtype)), data.draw(tensors([planes, rows], dtype))
+    index = Maker(dtype, seed=seed).integers(0, size, planes, rows)
+
+    def added() -> Tensor:
+        if dtype.is_complex:
+            return scatter(self, 1, index, src)
+        return scatter_reduce(self, 1, index, src, reduce, include_self=include_self)
+
+    with added_by(False):
+        expected = in_schedules(added, seed)
+    with added_by(None), patch.object(sums, "_strips", wraps=sums._strips) as made:
+        assert same_bits(in_schedules(added, seed), expected)
+    assert made.called or size > MOST_EMPTY * rows
 
 
-@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
-def test_index_copy(
-    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
-    """The last row of each destination stays, bit by bit, in place and not, in any schedule."""
-    self, dim, index, source, to = data.draw(rows(last_wins.words, dtype))
-    # One element into the storage, rows are aligned to nothing but their elements.
-    self = data.draw(st.sampled_from([Tensor.contiguous, shifted]))(self)
-    with assigned_by(elects):
-        got = in_place_and_not(index_copy, self, dim, index.long(), source, seed=seed)
-    last_wins.assert_last_wins(got, self, to, source)
-
-
-@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
-def test_assigning_index_put(
-    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
-    """The same for indices that broadcast, stand apart, or are negative; values may broadcast."""
-    self, indices, values, to = data.draw(indexed(last_wins.words, dtype))
-    with assigned_by(elects):
-        got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
-    last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
-
-
-@pytest.mark.parametrize("set_places", [1, 2])
-@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 33)], ids=str)
-def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int) -> None:
-    """A mask names no place twice, but an index beside it does, also if one place is set."""
-    mask = torch.arange(shape[0]) < set_places
-    index = torch.tensor([3] * 40 if set_places == 1 else [3, 3])
-    values = Maker(torch.float32, seed=0).normal(index.numel(), *shape[2:])
-    expected = torch.zeros(shape)
-    for place, value in zip(mask.nonzero().flatten().expand(index.numel()), values):
-        expected[place, 3] = value
-    for seed in range(8):
-        found = in_schedules(
-            lambda: launch.index_put(torch.zeros(shape), [mask, index], values), seed
+@pytest.mark.parametrize("sorts", [True, False])
+@pytest.mark.parametrize(("include_self", "mean"), [(True, 3.0), (False, 4.0)])
+def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: float) -> None:
+    """Means count it where it is a part of the sum, in each way; other elements stay."""
+    self, index = torch.tensor([1.0, 7.0]), torch.tensor([0, 0])
+    with added_by(sorts):
+        found = scatter_reduce(
+            self, 0, index, torch.tensor([2.0, 6.0]), "mean", include_self=include_self
         )
-        assert same_bits(found, expected)
+    assert found.tolist() == [mean, 7.0]
+
+
+# A whole turn of four warps and part of another; one that ends within a warp.
+@pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
+@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, columns: int) -> None:
+    """They have the sums of those that come one after the other, and no data race."""
+    m = Maker(dtype, seed=7)
+    self, src = m.normal(3, columns), m.normal(rows, columns)
+    index = m.integers(0, 3, rows, columns)
+    few = patch.multiple(launching, MAX_GRID=1, BLOCK=32)
+
+    def summed(many: int) -> Tensor:
+        with planned_with(patch.object(sums, "MANY", many), few), chosen(sums, "sorts_rows", False):
+            with host.check_races():
+                scatter(self, 0, index, src)
+            return in_schedules(lambda: scatter(self, 0, index, src), 0)
+
+    assert same_bits(summed(0), summed(2**62))
 
 
 NOTHING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -394,43 +342,3 @@ def test_an_empty_index_changes_nothing(name: str) -> None:
         assert NOTHING[name](x, index, torch.zeros(0, 2)) is x
     assert same_bits(x, before)
     assert {record.action for record in mode.records} == {"substitute"}
-
-
-def test_subscripts() -> None:
-    """``x[index] = values`` and ``index_copy_`` are substituted, except on views with gaps."""
-    index, mode = torch.tensor([1, 0, 1]), DeterministicMode(simulate="cuda")
-    x = torch.zeros(2, 4)
-    with mode:
-        x[index] = torch.arange(12.0).view(3, 4)
-        x[:, index] = torch.arange(6.0).view(2, 3)
-        x.index_copy_(1, index, 10 * torch.arange(6.0).view(2, 3))
-        x[x > 15] = 7.0
-    assert [record.action for record in mode.records] == ["substitute", "substitute", "substitute"]
-    assert x.tolist() == [[10.0, 7.0, 6.0, 7.0], [7.0, 7.0, 10.0, 11.0]]
-    native = DeterministicMode(simulate="cuda")
-    with native:
-        x[:, :3].index_copy_(0, index, torch.ones(3, 3))
-        x.t()[index] = torch.arange(6.0).view(3, 2)
-    assert {record.action for record in native.records} == {"native"}
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
-@pytest.mark.parametrize("elects", [True, False, None])
-def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> None:
-    """Bits move whatever they mean."""
-    self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
-    index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
-    with assigned_by(elects):
-        got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
-    integer = assign.WORDS[dtype.itemsize]
-    got, self, source = (each.view(integer) for each in (got, self, source))
-    last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)
-
-
-@pytest.mark.parametrize("function", [launch.index_add, partial(index_reduce, reduce="prod")])
-def test_vector_is_no_source_for_a_scalar(function: Callable[..., Tensor]) -> None:
-    """As in ATen; a scalar is one."""
-    index = torch.tensor([0])
-    with pytest.raises(RuntimeError, match="source tensor shape must match self"):
-        function(torch.ones(()), 0, index, torch.ones(1))
-    assert function(torch.ones(()), 0, index, torch.ones(())).shape == ()

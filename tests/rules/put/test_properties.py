@@ -1,81 +1,34 @@
 """put on the host runner and on the CPU, over shapes, strides, dtypes and indices."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from detmode import DeterministicMode, Substitute
-from detmode.rules.put import RULES, launch
-from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
-from detmode.table.inputs import back_to_front
+from detmode.rules.put import RULES
+from detmode.table.conditions import INTEGRAL
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.exact_sums import assert_exact
+from tests.shared.destinations import placed
 from tests.shared.last_wins import EVERY, assert_last_wins, words
-from tests.shared.strategies import (
-    LAYOUTS,
-    SEEDS,
-    WAYS,
-    assigned_by,
-    in_place_and_not,
-    same_bits,
-    tensors,
-)
+from tests.shared.strategies import same_bits
 
 
-@st.composite
-def calls(
-    draw: st.DrawFn, values: Any, dtypes: Sequence[torch.dtype]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``self``, ``index`` and ``source`` in any layout, and where each source goes."""
-    counts = st.sampled_from([[], [0], [1], [9], [40], [130], [4, 6], [5, 3, 2]])
-    dtype, n = draw(st.sampled_from(dtypes)), draw(counts)
-    shape = draw(st.lists(st.sampled_from([1, 2, 3, 7, 30]), max_size=3))
-    self = draw(st.sampled_from([Tensor.contiguous, back_to_front]))(draw(values(shape, dtype)))
-    spread, make = draw(st.integers(1, self.numel())), Maker(dtype, seed=draw(SEEDS))
-    index = make.integers(draw(st.sampled_from([-spread, 0])), spread, *n)
-    to = torch.where(index < 0, index + self.numel(), index)
-    return self, draw(LAYOUTS)(index), draw(values(n, dtype)), to
-
-
-@needs.compiler
-@given(call=calls(words, EVERY), elects=WAYS, seed=SEEDS)
-def test_last(call: tuple[Tensor, ...], elects: bool | None, seed: int) -> None:
-    """The last source of each element stays, bit by bit, in any schedule, in place and not."""
-    self, index, source, to = call
-    with assigned_by(elects):
-        got = in_place_and_not(launch.put, self, index, source, seed=seed)
-    assert got.stride() == self.stride()
-    assert_last_wins(got, self, to, source)
-
-
-@given(call=calls(words, EVERY))
-def test_last_on_cpu(call: tuple[Tensor, ...]) -> None:
-    """On the CPU the same stays, without a kernel, in all three variants."""
-    self, index, source, to = call
+@given(data=st.data(), dtype=st.sampled_from(EVERY))
+def test_last_on_cpu(data: st.DataObject, dtype: torch.dtype) -> None:
+    """On the CPU the last source of a place stays, without a kernel, in all three variants."""
+    call = data.draw(placed(words, dtype))
+    self, index, source = call.arguments
     with DeterministicMode() as mode:
         got = self.put(index, source)
         target = self.clone().put_(index, source)
         written = torch.ops.aten.put.out(self, index, source, out=torch.empty_like(self))
     assert {record.action for record in mode.records if "put" in record.overload} == {"substitute"}
-    assert_last_wins(got, self, to, source)
+    assert_last_wins(got, self, call.to, source)
     assert same_bits(target, got)
     assert same_bits(written, got)
     assert got.stride() == self.stride()
-
-
-@needs.compiler
-@given(call=calls(tensors, FLOATING + COMPLEX), seed=SEEDS)
-def test_sums(call: tuple[Tensor, ...], seed: int) -> None:
-    """Sums are exact but for their rounding, in any schedule, in place and not."""
-    self, index, source, to = call
-    got = in_place_and_not(launch.put, self, index, source, True, seed=seed)
-    assert_exact(got, self, to, source)
 
 
 def test_last_on_cpu_at_size() -> None:
