@@ -8,7 +8,6 @@ import sys
 import weakref
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from detmode import DeterminismWarning, Report, ReportRow, allow
 from detmode.audit import AuditReport
 from detmode.sites import lines
 from detmode.sites.graphs import INTERPRETER
+from tests.shared import ROOT
 from tests.shared.programs import cumsum, enlarged, histc, image, index_add, put
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -100,7 +100,7 @@ def test_fields(mode, arguments, call, expected):
     assert record.family == "small"
     assert record.count == 1
     assert record.module is None
-    assert record.site.startswith(str(Path(__file__).parent))
+    assert record.site.startswith(str(ROOT / "tests"))
 
 
 def test_one_row_for_overload_action_and_site(mode, line):

@@ -155,7 +155,7 @@ def test_fresh_memory_is_filled():
     """A read of memory that nobody has written shows, and the operator that reads is named."""
     with pytest.raises(AssertionError) as error:
         assert_reproducible(lambda x: (x + torch.empty(3)).sum(), torch.ones(3))
-    named = r"aten::add.Tensor at .*test_testing.py:\d+ reads uninitialized memory"
+    named = r"aten::add.Tensor at .*test_reproducible.py:\d+ reads uninitialized memory"
     assert re.search(named, str(error.value))
 
 
