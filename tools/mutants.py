@@ -125,7 +125,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "scattered.py",
-        f"{_LAUNCH('sums')} {_LAUNCH('assign')}",
+        f"{_LAUNCH('scattered')} {_LAUNCH('sums')}",
         ("all(repeats[dim + 1 :])", "True"),
     ),
     *_of(

@@ -1,7 +1,6 @@
 """Lightning's ``Trainer`` with the callback: resumed bit by bit, settings put back, one report."""
 
 import csv
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.lightning import DeterministicCallback
 from tests.integrations.lightning_training import Net, train
@@ -27,15 +25,6 @@ pytestmark = [
 
 MIDDLE = {"every_n_train_steps": 4}
 EPOCH = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
-
-
-@pytest.fixture(autouse=True)
-def generators_are_put_back() -> Iterator[None]:
-    state, threads = detmode.rng_state(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    detmode.set_rng_state(state)
 
 
 def settings() -> tuple[object, ...]:

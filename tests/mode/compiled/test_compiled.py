@@ -23,7 +23,11 @@ from tests.shared import needs
 from tests.shared.compiled_functions import FUNCTIONS
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
-pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
+pytestmark = [
+    needs.compiler,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("no_caches"),
+]
 COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing")
 BACKENDS = ["eager", "aot_eager", "inductor"]
 UNEQUAL = {
@@ -38,17 +42,6 @@ The gradient of ``nll_loss2d`` has -0.0 for 0.0; the others are rounded otherwis
 """
 SINCE_2_10 = re.compile("sparse-(mm|mv|bmm|.*-blocks)")
 """Functions that no Inductor before that of PyTorch 2.10 compiles."""
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    # Code from a cache was not made by the code that is tested.
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
 
 
 def graphs():

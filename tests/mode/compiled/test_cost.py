@@ -3,7 +3,6 @@
 import pytest
 import torch
 import torch._dynamo
-import torch._inductor.config as inductor
 from torch._dynamo import convert_frame
 
 from detmode import RUN_TO_RUN, DeterministicMode, Native, Rule, audit, default_rules
@@ -16,16 +15,8 @@ pytestmark = [
     # The compiler warns, of Python and of itself, by version.
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing"),
+    pytest.mark.usefixtures("cublas_workspace", "no_caches"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch):
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch._dynamo.reset()
-    with inductor.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
 
 
 def product(x):

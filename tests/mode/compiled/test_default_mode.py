@@ -17,14 +17,6 @@ pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def outcome(function):
     """The rows of the default mode, and the bits of a call or the line of its refusal."""
     with DeterministicMode(simulate="cuda") as mode:

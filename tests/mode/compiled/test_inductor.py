@@ -30,13 +30,6 @@ SINCE_2_10 = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
 def said(caplog):
     """The options of which the mode has spoken, in the order in which it did."""
     return [

@@ -24,14 +24,6 @@ COMPILED = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    yield
-    torch._dynamo.reset()
-
-
 def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 

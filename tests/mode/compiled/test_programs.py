@@ -18,12 +18,16 @@ from torch.utils.checkpoint import (
 from detmode import DeterministicMode, allow
 from detmode.compiled import hooks, lowering
 from detmode.verify.claims import same_bits
-from tests.mode.compiled.test_compiled import COMPILED, _fresh, graphs, rows
+from tests.mode.compiled.test_compiled import COMPILED, graphs, rows
 from tests.shared import needs
 
 # The compiler warns, of Python and of itself, by version.
-pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore"), COMPILED]
-fresh = _fresh
+pytestmark = [
+    needs.compiler,
+    pytest.mark.filterwarnings("ignore"),
+    COMPILED,
+    pytest.mark.usefixtures("no_caches"),
+]
 INDUCTOR = pytest.param("inductor", marks=pytest.mark.thorough)
 BACKENDS = ["aot_eager", INDUCTOR]
 
