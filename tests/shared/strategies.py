@@ -96,6 +96,13 @@ def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[o
     return planned_with(patch.object(module, name, way_of))
 
 
+def counting(draw: Callable[..., Any], module: Any, **more: Any) -> AbstractContextManager[object]:
+    """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
+    many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
+    ways = {"MANY": many, "index_ctype": lambda *counts: counted, **more}
+    return planned_with(patch.multiple(module, **ways))
+
+
 @contextmanager
 def assigned_by(elects: bool | None) -> Iterator[None]:
     """Inside, assignments elect an owner or sort, however few the rows are.

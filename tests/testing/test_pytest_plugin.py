@@ -551,15 +551,20 @@ def test_a_baseline_of_a_strict_suite(suite):
     suite(None, *asked).assert_outcomes(passed=1)
 
 
-def test_an_update_that_is_cut_short(suite, pytester):
-    """A run that stops early leaves the baseline as it was."""
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("-x", "the run was cut short: *known.json is unchanged"),
+        *((f"--{name}", "*") for name in ("collect-only", "setup-plan", "setup-only", "fixtures")),
+    ],
+)
+def test_an_update_that_is_cut_short(option, said, suite, pytester):
+    """A run that stops early, or a command that runs no test, leaves the baseline as it was."""
     file = pytester.path / "known.json"
     file.write_text("old")
-    result = suite(
-        "def test_a():\n    assert 0\n\ndef test_b():\n    pass\n",
-        *("-x", "--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline"),
-    )
-    result.stdout.fnmatch_lines(["the run was cut short: *known.json is unchanged"])
+    asked = ("--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline")
+    text = "def test_a():\n    assert 0\n\ndef test_b():\n    pass\n"
+    suite(text, *asked, option).stdout.fnmatch_lines([said])
     assert file.read_text() == "old"
 
 
@@ -612,16 +617,6 @@ def test_an_update_by_a_run_that_goes_on(options, other_process, pytester):
     for text in (FAILING, SEVERAL):
         other_process(text, *update, *options)
         assert overloads(file) == ["aten::cos.default", "aten::sin.default"]
-
-
-@pytest.mark.parametrize("option", ["--collect-only", "--setup-plan", "--setup-only", "--fixtures"])
-def test_an_update_without_a_test(option, suite, pytester):
-    """A command that runs no test leaves the baseline as it was."""
-    file = pytester.path / "known.json"
-    file.write_text("old")
-    asked = ("--detmode", "--detmode-baseline=known.json", "--detmode-update-baseline")
-    suite("def test_a():\n    pass\n", *asked, option)
-    assert file.read_text() == "old"
 
 
 def test_a_way_to_distribute_without_workers(suite):

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
 from tests.shared import needs
 from tests.shared.exact_sums import DTYPES, assert_exact
-from tests.shared.strategies import SEEDS, in_schedules, planned_with, tensors
+from tests.shared.strategies import SEEDS, counting, in_schedules, tensors
 
 pytestmark = needs.compiler
 
@@ -66,12 +65,7 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     grad_output = data.draw(tensors(out, dtype))
     self = torch.zeros(shape, dtype=dtype)
     function = LAUNCHERS[kind]
-    # Several planes a thread or one, counted in 32 bits or 64.
-    index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-    with planned_with(
-        mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
-        mock.patch.object(gather, "index_ctype", return_value=index),
-    ):
+    with counting(data.draw, gather):
         got = in_schedules(lambda: function(grad_output, self, padding), data.draw(SEEDS))
     assert got.is_contiguous()
     # Sums start from +0.0: the zeros of `self` are addends.

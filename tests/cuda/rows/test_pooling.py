@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +19,15 @@ from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, planned_with, same_bits, tensors
+from tests.shared.strategies import (
+    LAYOUTS,
+    SEEDS,
+    counting,
+    in_schedules,
+    planned_with,
+    same_bits,
+    tensors,
+)
 
 pytestmark = needs.compiler
 
@@ -28,16 +35,6 @@ DTYPES = st.sampled_from(FLOATING)
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 16, 63]))
 leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
 strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3))
-
-
-def counting(draw: Callable[..., Any], module: Any) -> AbstractContextManager[object]:
-    """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
-    many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
-    ways = {"MANY": many, "index_ctype": lambda *counts: counted}
-    if module is chosen_windows:
-        # A thread serves neighbours where windows choose few elements, or wherever that works.
-        ways["FEW"], ways["THREADS"] = draw(st.sampled_from([(16, 2**20), (0, 2**20), (0, 1)]))
-    return planned_with(patch.multiple(module, **ways))
 
 
 @st.composite
@@ -139,7 +136,9 @@ def assert_chosen(
 ) -> None:
     """Within the bound of float64, the bits of any schedule, the operator's memory format."""
     grad, given = data.draw(tensors(indices.shape, self.dtype)), data.draw(LAYOUTS)(indices)
-    with counting(data.draw, chosen_windows):
+    # A thread serves neighbours where windows choose few elements, or wherever that works.
+    few, threads = data.draw(st.sampled_from([(16, 2**20), (0, 2**20), (0, 1)]))
+    with counting(data.draw, chosen_windows, FEW=few, THREADS=threads):
         got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
     assert_has_form(got, aten(grad.to("meta"), self.to("meta"), *window, indices.to("meta")))
     wide, plain = grad.double().contiguous(), self.double().contiguous()

@@ -1,7 +1,6 @@
 """Fractional max pooling's backward on the host runner, over shapes, regions and layouts."""
 
 import math
-from unittest import mock
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
+from tests.shared.strategies import LAYOUTS, SEEDS, counting, in_schedules, tensors
 
 pytestmark = needs.compiler
 
@@ -51,11 +50,7 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     given_kernel = data.draw(
         st.sampled_from([kernel, kernel, [], [9] * n, [0] * n, [2**31] * n, [-1] * n])
     )
-    index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-    with planned_with(
-        mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
-        mock.patch.object(gather, "index_ctype", return_value=index),
-    ):
+    with counting(data.draw, gather):
         got = in_schedules(
             lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
         )
