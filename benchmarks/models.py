@@ -12,8 +12,16 @@ from provenance import ROOT
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-sys.path.append(str(ROOT / "tests" / "models"))
-from steps import CRNN, DeepLabHead, GraphNetwork, Recommender, SpatialTransformer, Training, UNet3d
+sys.path.append(str(ROOT))
+from tests.models.steps import (
+    CRNN,
+    DeepLabHead,
+    GraphNetwork,
+    Recommender,
+    SpatialTransformer,
+    Training,
+    UNet3d,
+)
 
 
 class Make:

@@ -8,17 +8,19 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import selection
 import torch
-from hypothesis import HealthCheck, settings
 
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
 from detmode.cuda.launch import forget_plans
+from tests.shared import ROOT, needs, selection
+
+pytest_plugins = ["tests.shared.small_table"]
 
 # Reports are as wide as the terminal.
 os.environ["COLUMNS"] = "200"
@@ -26,16 +28,19 @@ os.environ["COLUMNS"] = "200"
 NO_GPU = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
 NO_GPU = NO_GPU or cuda.unavailable("cuda")
 
-for name, profile in selection.PROFILES.items():
-    settings.register_profile(
-        name,
-        max_examples=profile.examples,
-        deadline=None,
-        derandomize=name != "full",  # the same cases in every run: a red run can be repeated
-        suppress_health_check=[HealthCheck.too_slow],
-    )
-# --hypothesis-profile, which pytest reads later, wins.
-settings.load_profile(selection.PROFILE_NAME)
+with suppress(ModuleNotFoundError):  # files of properties are left out, see `Module`
+    from hypothesis import HealthCheck, settings
+
+    for name, profile in selection.PROFILES.items():
+        settings.register_profile(
+            name,
+            max_examples=profile.examples,
+            deadline=None,
+            derandomize=name != "full",  # the same cases in every run: a red run can be repeated
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+    # --hypothesis-profile, which pytest reads later, wins.
+    settings.load_profile(selection.PROFILE_NAME)
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
@@ -53,6 +58,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeftOut(config), "left-out")
 
 
+class Module(pytest.Module):
+    """A test file; without a package that it imports its tests are left out, not in error."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return list(super().collect())
+        except self.CollectError as error:
+            missing = error.__cause__
+            package = str(getattr(missing, "name", "")).partition(".")[0]
+            if not isinstance(missing, ModuleNotFoundError) or package not in needs.PACKAGES:
+                raise
+            left_out = self.config.pluginmanager.get_plugin("left-out")
+            left_out.counts[f"files are left out, which need {package}: it is not installed"] += 1
+            return []
+
+
 class LeftOut:
     """Leaves out tests that this run cannot or need not make, and says how many, in a line each.
 
@@ -67,21 +88,25 @@ class LeftOut:
     def reason(self, marks: Iterable[pytest.Mark]) -> str | None:
         names = {mark.name for mark in marks}
         if "cuda" in names and NO_GPU is not None:
-            return f"need a GPU: {NO_GPU}"
+            return f"tests are left out, which need a GPU: {NO_GPU}"
         if "thorough" in names and not selection.PROFILE.thorough:
-            return "are thorough: with DETMODE_PROFILE=thorough they run"
+            return "tests are left out, which are thorough: with DETMODE_PROFILE=thorough they run"
         return None
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """With ``--family``, read only its fuzz tests and files that ask :mod:`selection`."""
-        if self.family is None or collection_path.suffix != ".py" or self.fuzzes(collection_path):
+        """With ``--family``, read only its properties and files that ask :mod:`selection`."""
+        if self.family is None or collection_path.suffix != ".py" or self.about(collection_path):
             return None
         return "selection" not in collection_path.read_text(encoding="utf-8") or None
 
-    def fuzzes(self, path: Path) -> bool:
-        """Find out if the family's own fuzz tests are in a file: those that import it."""
+    def about(self, path: Path) -> bool:
+        """Find out if a file has properties of the family, or of a launch of its: it imports it."""
         imported = rf"\bdetmode\.rules\.{self.family}\b"
-        return path.name.endswith("_fuzz.py") and re.search(imported, path.read_text()) is not None
+        properties = path.name == "test_properties.py" or path.parent.name == "rows"
+        return properties and re.search(imported, path.read_text()) is not None
+
+    def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> Module:
+        return Module.from_parent(parent, path=module_path)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(
@@ -102,9 +127,9 @@ class LeftOut:
         left_out = []
         for item in items:
             reason = self.reason(item.iter_markers())
-            own = self.family in (None, family_of(item)) or self.fuzzes(item.path)
+            own = self.family in (None, family_of(item)) or self.about(item.path)
             if reason is None and not own:
-                reason = f"are not about the family {self.family}"
+                reason = f"tests are left out, which are not about the family {self.family}"
             if reason is not None:
                 self.counts[reason] += 1
                 left_out.append(item)
@@ -122,7 +147,7 @@ class LeftOut:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for reason, count in self.counts.items():
-            terminalreporter.write_line(f"{count} tests are left out, which {reason}")
+            terminalreporter.write_line(f"{count} {reason}")
         if selection.PROFILE_NAME == "quick":
             terminalreporter.write_line(
                 "what is sampled has another share each day: "
@@ -154,7 +179,7 @@ def run_python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": str(Path(__file__).parent.parent), **environment},
+            env={**inherited, "PYTHONPATH": str(ROOT), **environment},
             input=input,
             capture_output=True,
             text=True,

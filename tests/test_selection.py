@@ -6,10 +6,10 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import selection
-from selection import PROFILES, Group, cases, check_each, every_case, todays_share
 
 from detmode.verify.cases import Case
+from tests.shared import selection
+from tests.shared.selection import PROFILES, Group, cases, check_each, every_case, todays_share
 
 
 def test_every_operator_runs_in_every_dtype() -> None:
@@ -65,15 +65,14 @@ def test_a_share_can_be_asked_for(
     run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     """``DETMODE_SHARE`` names it, the run's last lines too, and what is no number is refused."""
-    tests = Path(__file__).parent
     (tmp_path / "test_share.py").write_text(
-        "from selection import todays_share\n\n"
+        "from tests.shared.selection import todays_share\n\n"
         "def test_share():\n    assert list(todays_share(range(9), 3)) == [1, 4, 7]\n"
     )
-    options = ("-m", "pytest", "-q", "-p", "conftest", "-p", "no:cacheprovider", "test_share.py")
-    found = run_python(*options, PYTHONPATH=str(tests), DETMODE_SHARE="7", DETMODE_PROFILE="quick")
+    options = ("-m", "pytest", "-q", "-ptests.conftest", "-pno:cacheprovider", "test_share.py")
+    found = run_python(*options, DETMODE_SHARE="7", DETMODE_PROFILE="quick")
     assert found.returncode == 0, found.stdout + found.stderr
     assert "DETMODE_SHARE=7 has this one" in found.stdout
-    found = run_python(*options, PYTHONPATH=str(tests), DETMODE_SHARE="monday")
+    found = run_python(*options, DETMODE_SHARE="monday")
     assert found.returncode != 0
     assert "DETMODE_SHARE is 'monday'; it is the number of a day" in found.stderr

@@ -22,13 +22,13 @@ from sections import ROOT
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-sys.path[:0] = [str(ROOT / "tests" / "runs"), str(ROOT / "benchmarks")]
-from faults import KINDS, Kind
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from provenance import cpu
-from training import Training
 
 from detmode import diff
 from detmode.runs.trace_file import Reader
+from tests.runs.faults import KINDS, Kind
+from tests.shared.training import Training
 
 PAGE = ROOT / "docs" / "comparing-runs.md"
 TOOL = "tools/compare_debug_mode.py"

@@ -361,9 +361,9 @@ STAGES = (
         "a kernel loads, receives its arguments and launches; the digest equals the CPU's",
         _tests(
             *("tests/cuda/test_allocation.py", "tests/cuda/test_launch.py"),
-            *("tests/runs/test_digest.py", *CUDA),
+            *("tests/bits/test_digest.py", *CUDA),
         ),
-        _tests("tests/runs/test_digest.py", "-k", "test_kernel_is_the_cpu_form", *SMALL),
+        _tests("tests/bits/test_digest.py", "-k", "test_kernel_is_the_cpu_form", *SMALL),
         read_tests,
         minutes=2,
         patience=60,
@@ -548,9 +548,9 @@ STAGES = (
         "all other tests that need a GPU: alerts, torchvision, recording, seeds, accuracy",
         _tests(
             *("tests/gpu/test_alerts_of_pytorch.py", "tests/rules/test_torchvision.py"),
-            *("tests/cuda/test_compute_sanitizer.py", "tests/cuda/test_sanitize.py"),
+            *("tests/tools/test_sanitize.py", "tests/cuda/test_sanitized_build.py"),
             *("tests/runs/test_probe.py", "tests/runs/test_recording.py"),
-            *("tests/test_seeding.py", "tests/benchmarks/test_variation.py"),
+            *("tests/environment/test_seeding.py", "tests/benchmarks/test_variation.py"),
             *("tests/rules/test_truth.py", *CUDA),
             shares=MANY,
         ),

@@ -47,12 +47,13 @@ def _of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutant, ...]:
 
 
 _ROWS, _INCLUDE, _RULES = "detmode/cuda/rows/", "detmode/cuda/include/", "detmode/rules/"
-_FUZZ = "tests/rules/test_{}_fuzz.py".format
+_PROPERTIES = "tests/rules/{}/test_properties.py".format
+_LAUNCH = "tests/cuda/rows/test_{}.py".format
 
 KERNELS = (
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("index"),
+        _LAUNCH("assign"),
         (
             "if (place + 1 < rows && keys[place + 1] == position) continue;",
             "if (place > 0 && keys[place - 1] == position) continue;",
@@ -69,7 +70,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        _FUZZ("scatter"),
+        _LAUNCH("sums"),
         (
             "auto value = include_self ? to_opmath(self[i])",
             "auto value = true ? to_opmath(self[i])",
@@ -93,7 +94,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        "tests/rules/test_index_fuzz.py -k narrow_ones",
+        _LAUNCH("sums") + " -k narrow_ones",
         (
             "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
             "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
@@ -102,7 +103,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
-        _FUZZ("index"),
+        f"{_LAUNCH('sums')} {_LAUNCH('scattered')}",
         ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
         ("if (first_run && !last_launch) {", "if (!last_launch) {"),
         ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
@@ -110,7 +111,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sort.cu",
-        "tests/cuda/test_sort.py",
+        "tests/cuda/rows/test_sort.py",
         ("of_warp += count;", "of_warp += 0;"),
         (
             "int d = has(r) ? digit_of(key[r], pass, width) : DIGITS - 1;",
@@ -124,19 +125,19 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "scattered.py",
-        _FUZZ("scatter"),
+        f"{_LAUNCH('scattered')} {_LAUNCH('sums')}",
         ("all(repeats[dim + 1 :])", "True"),
     ),
     *_of(
         _ROWS + "sort.py",
-        "tests/cuda/test_sort.py",
+        "tests/cuda/rows/test_sort.py",
         ("_count(wraps).launch", "_count(False).launch"),
         ("else THREADS // 2, wraps, by", "else THREADS // 2, False, by"),
         ("_sort(dtype, THREADS, wraps, by", "_sort(dtype, THREADS, False, by"),
     ),
     *_of(
         _INCLUDE + "look_back.cuh",
-        "tests/cuda/test_sort.py",
+        "tests/cuda/rows/test_sort.py",
         (
             "sum += word[b] < 0 ? ~word[b] : word[b] - 1;",
             "sum += word[b] < 0 ? ~word[b] : word[b];",
@@ -163,13 +164,13 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "compensated_sum.cuh",
-        "tests/cuda/test_compensated_sum.py " + _FUZZ("pads"),
+        "tests/cuda/test_compensated_sum.py " + _LAUNCH("padding"),
         ("low = add_rn(low, lost_in_sum(high, value, total));", "low = add_rn(low, acc_t(0));"),
         ("return is_finite(low) ? add_rn(high, low) : high;", "return add_rn(high, low);"),
     ),
     *_of(
         _ROWS + "padding.cu",
-        _FUZZ("pads"),
+        _LAUNCH("padding"),
         (
             "if ((k == 0 && i == 0) || (k == 2 && i == axis.in - 1)) return -1;",
             "if (k == 0 && i == 0) return -1;",
@@ -178,22 +179,22 @@ KERNELS = (
     ),
     *_of(
         _RULES + "avg_pool3d/kernels.cu",
-        _FUZZ("pools"),
+        _LAUNCH("pooling"),
         ("index_t margin = padded ? padding : 0;", "index_t margin = padding;"),
     ),
     *_of(
         _INCLUDE + "pooled_axis.cuh",
-        _FUZZ("pools"),
+        _LAUNCH("pooling"),
         ("last * stride.value < part ? 1 : 0", "last * stride.value <= part ? 1 : 0"),
     ),
     *_of(
         _RULES + "adaptive_avg_pool/kernels.cu",
-        _FUZZ("pools"),
+        _LAUNCH("pooling"),
         ("from.quotient((i + 1) * to.value - 1) + 1", "from.quotient((i + 1) * to.value - 1)"),
     ),
     *_of(
         _RULES + "adaptive_max_pool/kernels.cu",
-        _FUZZ("pools"),
+        _LAUNCH("pooling"),
         ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
     ),
     *_of(
@@ -208,7 +209,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "chosen_windows.cuh",
-        "tests/rules/test_pools_fuzz.py -k neighbours",
+        "tests/cuda/rows/test_pooling.py -k neighbours",
         ("if (ow < holding.begin || ow >= holding.end) continue;", ""),
         ("/ n | static_cast<uint32_t>(bits >> 32)", "/ n"),
         ("plane += hop", "plane += 2 * hop"),
@@ -216,13 +217,13 @@ KERNELS = (
     ),
     *_of(
         _RULES + "fractional_max_pool/kernels.cu",
-        _FUZZ("fractional_max_pool"),
+        _PROPERTIES("fractional_max_pool"),
         ("quotient((low - 1) >> 4) + 1;", "quotient((low - 1) >> 4) + 2;"),
         ("if (taken[0] == n) return;", ""),
     ),
     *_of(
         _RULES + "embedding_bag/kernels.cu",
-        _FUZZ("embedding"),
+        _PROPERTIES("embedding"),
         ("row >= 0 && row != padding_idx &&", "row >= 0 &&"),
     ),
     *_of(
@@ -233,7 +234,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "nll_loss2d/kernels.cu",
-        _FUZZ("nll_loss2d"),
+        _PROPERTIES("nll_loss2d"),
         (" || chosen[j] == ignore_index) continue;", ") continue;"),
         ("mean ? div_rn(loss, weight) : loss", "loss"),
     ),
@@ -251,7 +252,7 @@ KERNELS = (
     ),
     *_of(
         _RULES + "scan/kernels.cu",
-        "tests/rules/test_scan_fuzz.py tests/rules/test_truth.py --family scan",
+        "tests/rules/scan/test_properties.py tests/rules/test_truth.py --family scan",
         ("T factor = alike ? T(1) : exp_nonpositive", "T factor = exp_nonpositive"),
         (
             "narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))",
@@ -281,17 +282,17 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "interpolation_gather.cuh",
-        _FUZZ("upsample"),
+        _LAUNCH("interpolation"),
         ("clamps && axis.at == 0 ? 0 : most(tap, 0);", "most(tap, 0);"),
     ),
     *_of(
         _INCLUDE + "interpolation_table.cuh",
-        _FUZZ("upsample"),
+        _LAUNCH("interpolation"),
         ("begin > i : end >= i", "begin > i : end > i"),
     ),
     *_of(
         _INCLUDE + "interpolation_small.cuh",
-        _FUZZ("upsample"),
+        _LAUNCH("interpolation"),
         ("__syncthreads();  // for the tables", "__syncwarp();"),
         ("__syncthreads();  // for the ranges", "__syncwarp();"),
         ("__syncthreads();  // for the weights", "__syncwarp();"),
@@ -300,7 +301,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/cuda/rows/interpolation.py",
-        "tests/rules/test_upsample_fuzz.py -k few",
+        "tests/cuda/rows/test_interpolation.py -k few",
         ("if _reads(axes) <= MAX_READS:", "if True:"),
         ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
         ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
@@ -308,7 +309,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/cuda/rows/interpolation_tables.py",
-        "tests/rules/test_upsample_fuzz.py -k kept",
+        "tests/cuda/rows/test_interpolation.py -k kept",
         ("found is None or found.used > CAPACITY:", "found is None:"),
         ("if length > MOST_KEPT:", "if False:"),
         ("if start + length > CAPACITY:", "if False:"),
@@ -317,7 +318,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/rules/fractional_max_pool/launch.py",
-        _FUZZ("fractional_max_pool"),
+        _PROPERTIES("fractional_max_pool"),
         ("or indices_shape != out_shape", ""),
         ("if 0 in shape:", "if False:"),
         ("ones + shape[-n:], ones + pooled,", "ones + pooled, ones + shape[-n:],"),
@@ -327,7 +328,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/cuda/rows/extrema.py",
-        f"{_FUZZ('index')} {_FUZZ('scatter')}",
+        _LAUNCH("scattered"),
         ("by_row=by_row, largest=largest)", "by_row=by_row, largest=True)"),
         ('("n",), include_self=include_self,', '("n",), include_self=True,'),
     ),
@@ -340,7 +341,7 @@ KERNELS = (
     ),
     *_of(
         "detmode/rules/grid_sampler/checks.py",
-        "tests/rules/test_errors.py tests/rules/test_grid_sampler_fuzz.py -k grid",
+        "tests/rules/test_errors.py tests/rules/grid_sampler/test_properties.py -k grid",
         ("input[0] == grid[0] and grid[-1] == dims", "input[0] == grid[0]"),
         ("and 0 not in sizes:", ":"),
         ("if input[:1] != grid[:1]:", "if False:"),
@@ -367,19 +368,19 @@ KERNELS = (
     ),
     *_of(
         _RULES + "grid_sampler/sample.cuh",
-        _FUZZ("grid_sampler"),
+        _PROPERTIES("grid_sampler"),
         ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
         ("stride.h == row) && (size.d", "true) && (size.d"),
     ),
     *_of(
         _RULES + "grid_sampler/kernels.cu",
-        _FUZZ("grid_sampler"),
+        _PROPERTIES("grid_sampler"),
         ("sample.y.index[j] < 0 || sample.z.index[k] < 0", "sample.z.index[k] < 0"),
         ("pixel < first + owned && pixel + step > first", "pixel < first + owned && pixel > first"),
     ),
     *_of(
         _INCLUDE + "sum_to_zeros.cuh",
-        _FUZZ("grid_sampler"),
+        _PROPERTIES("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
         ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
         ("if (takes && before > own[0]) own[0] = before;", ""),
@@ -387,7 +388,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "index.cuh",
-        _FUZZ("grid_sampler"),
+        _PROPERTIES("grid_sampler"),
         (
             "atomicAdd(halves, low) + low < low ? 1 : 0",
             "atomicAdd(halves, low) + low < low ? 0 : 0",
@@ -395,33 +396,33 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("max_unpool"),
+        _PROPERTIES("max_unpool"),
         ("load_in_block(owners + own) < from", "load_in_block(owners + own) > from"),
         ("own_source[owners[i]]", "own_source[owners[0]]"),
     ),
     *_of(
         _RULES + "deform_conv2d/kernels.cu",
-        _FUZZ("deform_conv2d"),
+        _PROPERTIES("deform_conv2d"),
         ("mul_rn(to_opmath(mask[taps.in_mask(tap)]), value) : value", "value : value"),
     ),
     *_of(
         _RULES + "roi_pools/align.cu",
-        _FUZZ("roi_pools"),
+        _PROPERTIES("roi_pools"),
         ("if (!aligned && !(size >= 1)) size = 1;", "if (!(size >= 1)) size = 1;"),
     ),
     *_of(
         _RULES + "roi_pools/pool.cu",
-        _FUZZ("roi_pools"),
+        _PROPERTIES("roi_pools"),
         ("if (pixel == -1) return -1;", "if (pixel <= 0) return -1;"),
     ),
     *_of(
         _RULES + "ctc_loss/kernels.cu",
-        _FUZZ("ctc_loss"),
+        _PROPERTIES("ctc_loss"),
         ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
     ),
     *_of(
         _ROWS + "extrema.cu",
-        _FUZZ("index"),
+        _LAUNCH("scattered"),
         ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
     ),
 )
@@ -429,7 +430,7 @@ KERNELS = (
 TABLE = (
     *_of(
         "detmode/table/conditions.py",
-        "tests/test_conditions.py",
+        "tests/table/test_conditions.py",
         (
             "call.device_types.isdisjoint(device_types),",
             "call.device_types.issuperset(device_types),",
@@ -440,14 +441,14 @@ TABLE = (
     ),
     *_of(
         "detmode/table/rule.py",
-        "tests/mode/test_table.py tests/rules/test_versions.py",
+        "tests/table/test_rule_table.py tests/rules/test_versions.py",
         ("return since <= version <= until", "return since <= version < until"),
         ('return self.alert[variant == "out"]', "return self.alert[0]"),
         ("(Refuse() if self.alert else Native())", "Native()"),
     ),
     *_of(
         "detmode/table/rule_table.py",
-        "tests/mode/test_table.py tests/mode/test_variants.py",
+        "tests/table/test_rule_table.py tests/mode/test_variants.py",
         ("RuleTable._of([*other._rows, *kept]", "RuleTable._of([*kept, *other._rows]"),
         (
             "return (_overload_name(rule.op), rule.when, rule.since, rule.until)",
@@ -469,7 +470,8 @@ STATE = (
     ),
     *_of(
         "detmode/process/undo.py",
-        "tests/mode/test_undo.py tests/mode/test_threads.py tests/mode/test_left_elsewhere.py",
+        "tests/process/test_undo.py tests/process/test_setting.py "
+        "tests/mode/test_left_elsewhere.py",
         ("for step in reversed(self._steps):", "for step in self._steps:"),
         ("if self.is_here:", "if True:"),
         ("each is not mine and not each.is_idle()", "not each.is_idle()"),
@@ -477,7 +479,7 @@ STATE = (
     ),
     *_of(
         "detmode/process/setting.py",
-        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
+        "tests/mode/test_block.py tests/process/test_setting.py tests/mode/test_flags.py",
         ("self._open[later[0]] = self._open[block]", "pass"),
         ("self._chosen = after = found", "after = found"),
         ("if len(self._active) > 1:", "if False:"),
@@ -485,26 +487,26 @@ STATE = (
     ),
     *_of(
         "detmode/process/torch_settings.py",
-        "tests/mode/test_block.py tests/mode/test_threads.py tests/mode/test_flags.py",
+        "tests/mode/test_block.py tests/process/test_setting.py tests/mode/test_flags.py",
         ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
         ("NOT_CALLED if FLAG._active or FLAG._waiting else", "NOT_CALLED if FLAG._active else"),
     ),
     *_of(
         "detmode/environment/seeding.py",
-        "tests/test_seeding.py",
+        "tests/environment/test_seeding.py",
         ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
         ("return partial(torch.set_rng_state, on_host)", "return int"),
         ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
     ),
     *_of(
         "detmode/environment/nccl.py",
-        "tests/test_doctor.py tests/test_conditions.py",
+        "tests/environment/test_doctor.py tests/table/test_conditions.py",
         ('("nvls",) if _on_one_node() else ("nvls", "nvlstree")', '("nvls",)'),
         ('_ALGORITHMS - listed if names.startswith("^") else listed', "listed"),
     ),
     *_of(
         "detmode/sites/forward_memory.py",
-        "tests/mode/test_allow.py tests/mode/test_forward_memory.py",
+        "tests/mode/test_allow.py tests/sites/test_forward_memory.py",
         (" - node.name().endswith(_COPY_SLICES)", ""),
         ("allowed += self._allowed_around(node)", "pass"),
         ("[node, *_nodes_around()] if", "[node] if"),
@@ -534,15 +536,15 @@ MODE = (
     ),
     *_of(
         "detmode/mode/interception.py",
-        "tests/test_pytest_plugin.py",
-        ("self.mode.may_go_on(call)", "False"),
+        "tests/testing/test_pytest_plugin.py",
+        ("self._known is not None and self._known(call)", "False"),
     ),
     *_of(
         "detmode/mode/listed.py",
         "tests/mode/test_listed.py",
         ("return _guest_of(_levels[-1]) if _levels else None", "return None"),
         ("if not _levels or not batch.is_complete:", "if not _levels:"),
-        ("and _choices(other.mode) != _choices(mode):", "and False:"),
+        ("and _choices(other) != _choices(level):", "and False:"),
     ),
     *_of(
         "detmode/mode/listed_operators.py",
@@ -563,7 +565,7 @@ MODE = (
     ),
     *_of(
         "detmode/mode/row_counter.py",
-        "tests/mode/test_report.py tests/mode/test_logging.py",
+        "tests/reports/test_report.py tests/process/test_log.py",
         ("calls.count += 1", "calls.count += 2"),
         ("if logged > _LINES:", "if logged >= _LINES:"),
     ),
@@ -577,14 +579,14 @@ RUNS = (
     ),
     *_of(
         "detmode/bits/difference.py",
-        "tests/runs/test_dumps.py tests/test_testing.py",
+        "tests/runs/test_dumps.py tests/testing/test_reproducible.py",
         ("(bytes_of_one != bytes_of_other).any(1)", "(bytes_of_one != bytes_of_other).all(1)"),
     ),
     *_of(
         "detmode/runs/diff.py",
         "tests/runs/test_recording.py tests/runs/test_faults.py",
-        ("draws.get(name, i) >= i", "True"),
-        ("by_itself = same_inputs and not is_collective", "by_itself = not is_collective"),
+        ("one.first_draws.get(name, i) >= i", "True"),
+        ("if same_inputs and not _is_collective(", "if not _is_collective("),
     ),
     *_of(
         "detmode/runs/ranks.py",
@@ -605,13 +607,9 @@ RUNS = (
 
 REPORTS = (
     *_of(
-        "detmode/reports/report_row.py",
-        "tests/mode/test_report.py",
-        ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
-    ),
-    *_of(
         "detmode/reports/report.py",
-        "tests/mode/test_report.py",
+        "tests/reports/test_report.py",
+        ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
         (
             "(_NAMES.index(record.action), -record.count)",
             "(_NAMES.index(record.action), record.count)",
@@ -619,7 +617,7 @@ REPORTS = (
     ),
     *_of(
         "detmode/reports/verdict.py",
-        "tests/mode/test_report.py",
+        "tests/reports/test_report.py",
         ('return bool(head.get("devices", rows))', "return True"),
         ("    elif gaps:\n", "    elif False:\n"),
     ),
@@ -630,7 +628,7 @@ REPORTS = (
     ),
     *_of(
         "detmode/environment/doctor/__init__.py",
-        "tests/test_doctor.py",
+        "tests/environment/test_doctor.py",
         (
             "tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))",
             "tuple(found)",
@@ -653,18 +651,18 @@ REPORTS = (
     ),
     *_of(
         "detmode/cli/program.py",
-        "tests/test_cli.py",
+        "tests/cli/test_commands.py",
         ('"DETMODE_LOG", "").lower() == "debug"', '"DETMODE_LOG", "").lower() != "debug"'),
         ("say(str(error.code))", "pass"),
     ),
     *_of(
         "detmode/testing/baseline.py",
-        "tests/test_pytest_plugin.py",
+        "tests/testing/test_pytest_plugin.py",
         ("linecache.getline(file, int(line)).strip()", "line"),
     ),
     *_of(
         "detmode/process/files.py",
-        "tests/test_files.py tests/cuda/test_cache.py",
+        "tests/process/test_files.py tests/cuda/test_cache.py",
         ("replace_entry(os.path.realpath(path),", "replace_entry(path,"),
         ("if os.getpid() == owner:", "if True:"),
         (
@@ -673,24 +671,24 @@ REPORTS = (
         ),
     ),
     *_of(
-        "detmode/cli/output.py",
-        "tests/test_files.py",
+        "detmode/cli/commands/output.py",
+        "tests/process/test_files.py",
         ("setattr(options, name, path.absolute())", "pass"),
     ),
     *_of(
         "detmode/environment/lock/drift.py",
-        "tests/test_foreign_files.py",
+        "tests/process/test_foreign_files.py",
         ("return (*_unlocked(locked, here), *drifts(locked, here))", "return drifts(locked, here)"),
         ("return Drift(*map(in_a_line, texts))", "return Drift(*texts)"),
     ),
     *_of(
         "detmode/runs/trace_file.py",
-        "tests/test_foreign_files.py",
+        "tests/process/test_foreign_files.py",
         ("{text_of(key): text_of(each) for key", "{text_of(key): each for key"),
     ),
 )
 
-_COMPILED = "tests/compiled/test_{}.py".format
+_COMPILED = "tests/mode/compiled/test_{}.py".format
 
 COMPILED = (
     *_of(
@@ -702,7 +700,7 @@ COMPILED = (
     *_of(
         "detmode/mode/compiled/current.py",
         _COMPILED("compiled"),
-        ("{mode.overrides} {mode.simulate}", "{mode.simulate}"),
+        ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
     ),
     *_of(
         "detmode/mode/compiled/lowering.py",
@@ -733,12 +731,12 @@ COMPILED = (
     *_of(
         "detmode/sites/forward_memory.py",
         _COMPILED("programs"),
-        ("self._callers.mine.keep(number, caller)", "pass"),
+        ("self._callers.keep(number, caller)", "pass"),
         ("except ValueError:", "except KeyError:"),
     ),
     *_of(
         "detmode/sites/lines.py",
-        "tests/mode " + _COMPILED("programs"),
+        "tests/mode",
         (
             "if places is _MODULES:\n                if module is None:",
             "if False:\n                if True:",
@@ -831,7 +829,7 @@ MANY_RANKS = (
     ),
     *_of(
         "detmode/process/patched.py",
-        "tests/test_patched.py",
+        "tests/process/test_patched.py",
         ("if self._held(owner) is stand_in.function:", "if True:"),
         ("return (replacement if self.is_active else original)(", "return replacement("),
         ("held = original = original.__wrapped__", "break"),
@@ -880,7 +878,8 @@ MANY_RANKS = (
     ),
 )
 
-_CERTIFICATES = "tests/certificates/test_commuting.py tests/certificates/test_certify.py"
+_CERTIFIED = "tests/verify/certificates/test_{}.py".format
+_CERTIFICATES = f"{_CERTIFIED('commuting')} {_CERTIFIED('certify')}"
 
 CERTIFICATES = (
     *_of("detmode/cuda/host/intrinsics.h", _CERTIFICATES, ("(sizeof(T) == 8 ? 1 : 0)", "0")),
@@ -909,16 +908,16 @@ CERTIFICATES = (
 UNSEEN = (
     *_of(
         _ROWS + "sums.cu",
-        _FUZZ("index") + " -k strips",
+        _LAUNCH("sums") + " -k strips",
         (
             "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
             "keys, sums, i, headroom);\n    }\n  }\n}",
         ),
     ),
-    *_of(_ROWS + "shapes.py", _FUZZ("index") + " -k width", ("run % AT_ONCE == 0", "True")),
+    *_of(_ROWS + "shapes.py", _LAUNCH("sums") + " -k width", ("run % AT_ONCE == 0", "True")),
     *_of(
         _RULES + "index/launch.py",
-        _FUZZ("index") + " -k mask",
+        _LAUNCH("assign") + " -k mask",
         ("unique=masks == [True]", "unique=any(masks)"),
     ),
     *_of(
@@ -940,7 +939,7 @@ UNSEEN = (
     ),
     *_of(
         "detmode/verify/certificates/cuda.py",
-        "tests/certificates/test_certify.py -k another_order",
+        "tests/verify/certificates/test_certify.py -k another_order",
         ("if conflicts.add(*_uses(touched)):", "if conflicts.add(*_uses(touched)) and False:"),
     ),
     *_of(
@@ -956,7 +955,7 @@ UNSEEN = (
     ),
     *_of(
         "detmode/table/conditions.py",
-        "tests/test_conditions.py",
+        "tests/table/test_conditions.py",
         ("zip(tensor.shape[-3:], pooled.shape[-3:])", "zip(tensor.shape[-2:], pooled.shape[-2:])"),
         ("decided(tensor.numel() == 1,", "decided(tensor.numel() <= 1,"),
     ),

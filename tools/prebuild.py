@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import multiprocessing
 import os
 import shutil
@@ -29,7 +28,7 @@ if TYPE_CHECKING:  # imported with detmode, NVRTC would be another one: see `loa
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "kernels"
 OWN = ROOT / "build" / "cache"
-TESTS = ROOT / "tests" / "cuda"
+TESTS = ROOT / "tests" / "shared"
 
 Entry = tuple[str, str]
 """The file and the name of a kernel."""
@@ -79,11 +78,11 @@ def sources() -> dict[str, Source]:
     from detmode.bits import digest
     from detmode.mode.warm import kernels
 
-    for folder in (TESTS, TESTS.parent):
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-    names = [path.stem for path in sorted(TESTS.glob("*.py")) if "Source(" in path.read_text()]
-    tests = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from tests.shared import cuda_sources
+
+    tests = vars(cuda_sources).values()
     values = [*kernels(detmode.default_rules()), digest.SOURCE, *tests]
     # Of a file with several sources each has its entries: they are joined.
     found: dict[str, Source] = {}

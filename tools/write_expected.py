@@ -10,16 +10,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / folder) for folder in ("tests", "tests/rules", "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("digests", "substituted"))
     if parser.parse_args().what == "digests":
-        import digests as expected
+        from tests.shared import digests as expected
     else:
-        import substituted as expected
+        from tests.shared import substituted as expected
     before, now = expected.pinned(), expected.found()
     expected.LINES.write_text(expected.text_of(now), encoding="utf-8")
     for name in sorted(before.keys() | now.keys()):

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import COMPLEX, FLOATING, accumulate, in_every_schedule, pattern
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import PROFILE
 
 from detmode.cuda import headroom
+from tests.shared.cuda_sources import COMPLEX, FLOATING, accumulate, in_every_schedule, pattern
+from tests.shared.selection import PROFILE
 
 
 def nearest(exact: Fraction, dtype: torch.dtype) -> float:

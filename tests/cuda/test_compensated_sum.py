@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import PRIMITIVES, pattern
 
 from detmode.cuda import ctype, empty, launch, launch_blocks
+from tests.shared.cuda_sources import PRIMITIVES, pattern
 
 DTYPES = [torch.float32, torch.float64]
 

@@ -5,9 +5,9 @@ import re
 import struct
 
 import pytest
-from cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, source_in
 
 from detmode.cuda import CompileError, Source, compile_for, device
+from tests.shared.cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, source_in
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
 

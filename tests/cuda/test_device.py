@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda_sources import FAULTS, KERNELS, WARP
 
 import detmode
 from detmode import cuda
 from detmode.cuda import device
+from tests.shared.cuda_sources import FAULTS, KERNELS, WARP
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
 

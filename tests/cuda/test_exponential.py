@@ -5,15 +5,15 @@ from collections.abc import Callable
 from decimal import Decimal, getcontext
 from functools import partial
 
-import needs
 import pytest
 import torch
-from cuda_sources import EXPONENTIAL, mapped
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import ctype, launch
+from tests.shared import needs
+from tests.shared.cuda_sources import EXPONENTIAL, mapped
 
 DTYPES = (torch.float32, torch.float64)
 getcontext().prec = 60

@@ -4,8 +4,6 @@ import sys
 
 import pytest
 import torch
-from cuda_sources import FLOATING, KERNELS, WARP, accumulate, pattern
-from programs import Seen
 
 from detmode.cuda import (
     ctype,
@@ -18,6 +16,8 @@ from detmode.cuda import (
     unavailable,
 )
 from detmode.cuda.launch import BLOCK
+from tests.shared.cuda_sources import FLOATING, KERNELS, WARP, accumulate, pattern
+from tests.shared.programs import Seen
 
 X = torch.zeros(1)
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.cuda))

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from cuda_sources import FLOATING, INTEGRAL, REDUCTIONS, in_every_schedule, pattern
 
 from detmode.cuda import ctype, empty, launch
+from tests.shared.cuda_sources import FLOATING, INTEGRAL, REDUCTIONS, in_every_schedule, pattern
 
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

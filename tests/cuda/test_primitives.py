@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import MAGIC, UnsizedLaunch, ctype, empty, launch, launch_blocks
 from detmode.cuda.rows.chosen_windows import pooled_shape
+from tests.shared.cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

@@ -5,12 +5,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from cuda_sources import FLOATING, INTEGRAL, REDUCTIONS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import PROFILE
 
 from detmode.cuda import ctype, empty, launch
+from tests.shared.cuda_sources import FLOATING, INTEGRAL, REDUCTIONS
+from tests.shared.selection import PROFILE
 
 
 def row_product(values: torch.Tensor, split: int) -> torch.Tensor:

@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 import torch
-from cuda_sources import FAULTS, RACES
 from torch import Tensor
 
 from detmode.cuda import host, launch_blocks
+from tests.shared.cuda_sources import FAULTS, RACES
 
 
 def _run(entry: str, seed: int | None, output: Tensor, n: int = 3, **others: Tensor) -> None:

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from cuda_sources import SCAN_SHAPES as SHAPES
-from cuda_sources import SCANS, in_every_schedule
 
 from detmode.cuda import empty, launch_blocks
+from tests.shared.cuda_sources import SCAN_SHAPES as SHAPES
+from tests.shared.cuda_sources import SCANS, in_every_schedule
 
 
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:

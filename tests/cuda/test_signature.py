@@ -10,11 +10,11 @@ from unittest import mock
 
 import pytest
 import torch
-from cuda_sources import KERNELS, WARP, source_in
 
 from detmode.cuda import UnsizedLaunch, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
+from tests.shared.cuda_sources import KERNELS, WARP, source_in
 
 LAUNCH = importlib.import_module("detmode.cuda.launch")
 X = torch.zeros(1)

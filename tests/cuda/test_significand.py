@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from cuda_sources import SIGNIFICAND, mapped, pattern
 
 from detmode.cuda import ctype, launch
+from tests.shared.cuda_sources import SIGNIFICAND, mapped, pattern
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import bucketed
 import pytest
-from bucketed import RANKS, WAYS
-from processes import run_ranks
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from detmode.distributed import fix_buckets
 from detmode.integrations import training
+from tests.distributed import bucketed
+from tests.distributed.bucketed import RANKS, WAYS
+from tests.shared.processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"

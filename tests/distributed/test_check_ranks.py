@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import run_ranks
 from torch import distributed, nn
 
 from detmode import check_ranks
 from detmode.distributed.check_verdict import Held, verdict_on_tensors
 from detmode.distributed.local_state import digests_of, local_tensors
+from tests.shared.processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"

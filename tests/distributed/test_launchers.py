@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 from torch import distributed
 
 from detmode.cli.commands.record import _path_of_rank
 from detmode.cli.launchers import under_detmode
+from tests.shared import ROOT, needs
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -48,7 +48,7 @@ def start(tmp_path: Path) -> Start:
         (tmp_path / "tmp").mkdir(exist_ok=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
             "TMPDIR": str(tmp_path / "tmp"),
             "HOME": str(tmp_path),
             "DETMODE_CACHE": str(tmp_path),

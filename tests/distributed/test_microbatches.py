@@ -5,15 +5,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import elastic_training
 import pytest
 import torch
-from elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
-from processes import run_program
-from selection import PROFILE, todays_share
 from torch import distributed
 
 from detmode.distributed import MicrobatchReducer
+from tests.distributed import elastic_training
+from tests.distributed.elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
+from tests.shared.processes import run_program
+from tests.shared.selection import PROFILE, todays_share
 
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()),

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.nn.functional as F
-from gpu_calls import DEVICES, poison
 from variation import Load
 
 from detmode import DeterministicMode
 from detmode.mode import listed
+from tests.shared.gpu_calls import DEVICES, poison
 
 FORWARDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "upsample_bilinear2d_backward": lambda x: F.interpolate(x, size=(21, 40), mode="bilinear"),

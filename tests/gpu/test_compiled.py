@@ -3,17 +3,17 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import needs
 import pytest
 import torch
 import torch._inductor.config
 import torch.nn.functional as F
-from gpu_calls import poison
 from timing import tensors_of as tensors_in
 
 from detmode import DeterministicMode
 from detmode.mode.compiled import hooks
 from detmode.verify.claims import same_bits
+from tests.shared import needs
+from tests.shared.gpu_calls import poison
 
 pytestmark = [
     # PyTorch's compilers warn of much that no test is about, and of more in each version.

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from gpu_calls import CHOSEN, arguments_of, held_up, substituted, tensors_in
 
 import detmode
 from detmode.cuda import device
 from detmode.verify.cases import Case
 from detmode.verify.claims import same_bits
+from tests.shared.gpu_calls import CHOSEN, arguments_of, held_up, substituted, tensors_in
 
 pytestmark = pytest.mark.cuda
 

@@ -1,15 +1,15 @@
 """The host runner says the truth about a GPU: bits that are any GPU's are its as well."""
 
-import needs
 import pytest
 import torch
-from gpu_calls import substituted
 from sides import moved
 
 from detmode import DeterministicMode
 from detmode.table.rule import GPU_TO_GPU
 from detmode.verify.cases import Case, call, cases, tensors_of
 from detmode.verify.claims import same_bits
+from tests.shared import needs
+from tests.shared.gpu_calls import substituted
 
 pytestmark = [
     pytest.mark.cuda,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from gpu_calls import DEVICES, by_substitutes
+
+from tests.shared.gpu_calls import DEVICES, by_substitutes
 
 fcntl = pytest.importorskip("fcntl", reason="processes wait for one another by Unix's locks")
 

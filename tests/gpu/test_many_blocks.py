@@ -6,15 +6,15 @@ once share their work, beside a load that changes which of them is first.
 
 from collections.abc import Callable
 
-import needs
 import pytest
 import torch
-from gpu_calls import DEVICES, by_substitutes
 from variation import Load
 
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.verify.cases import tensors_of
 from detmode.verify.claims import same_bits
+from tests.shared import needs
+from tests.shared.gpu_calls import DEVICES, by_substitutes
 
 aten = torch.ops.aten
 Tensors = tuple[torch.Tensor, ...]

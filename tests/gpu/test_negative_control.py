@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from cuda_sources import add_racing
 
 from detmode.verify import claims
 from detmode.verify.cases import Case, cases
+from tests.shared.cuda_sources import add_racing
 
 pytestmark = pytest.mark.cuda
 

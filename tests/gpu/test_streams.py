@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from cuda_sources import KERNELS
-from gpu_calls import CHOSEN, arguments_of, held_up, poison, substituted, tensors_in
 from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import device, launch
 from detmode.verify.cases import Case, cases
 from detmode.verify.claims import same_bits
+from tests.shared.cuda_sources import KERNELS
+from tests.shared.gpu_calls import CHOSEN, arguments_of, held_up, poison, substituted, tensors_in
 
 pytestmark = pytest.mark.cuda
 

@@ -1,7 +1,6 @@
 """Lightning's ``Trainer`` with the callback: resumed bit by bit, settings put back, one report."""
 
 import csv
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from lightning_training import Net, train
-from processes import launched, run_ranks
 
-import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.lightning import DeterministicCallback
+from tests.integrations.lightning_training import Net, train
+from tests.shared.processes import launched, run_ranks
 
 pytestmark = [
     # Of Lightning, on what is deliberate here: no workers, few batches, loaders that do not resume.
@@ -27,15 +25,6 @@ pytestmark = [
 
 MIDDLE = {"every_n_train_steps": 4}
 EPOCH = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
-
-
-@pytest.fixture(autouse=True)
-def generators_are_put_back() -> Iterator[None]:
-    state, threads = detmode.rng_state(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    detmode.set_rng_state(state)
 
 
 def settings() -> tuple[object, ...]:

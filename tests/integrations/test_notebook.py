@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.shared import ROOT
 
 pytest.importorskip("ipykernel", reason="IPython and its kernel are optional")
 
@@ -80,7 +81,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         cwd=folder,
         env={
             "IPYTHONDIR": str(folder),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PYTHONPATH": str(ROOT),
             "PATH": "/bin",
         },
         capture_output=True,

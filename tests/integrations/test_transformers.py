@@ -1,6 +1,5 @@
 """transformers' ``Trainer`` with the callback, and a loop of accelerate's under the mode."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
-from processes import launched, run_ranks
 from torch.utils.data import DataLoader
-from transformers_training import is_resumed, trainer
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
 from detmode.integrations.transformers import DeterministicCallback
+from tests.integrations.transformers_training import is_resumed, trainer
+from tests.shared.processes import launched, run_ranks
 
 # Warnings of transformers and accelerate.
 pytestmark = [
@@ -24,15 +23,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def generators_are_put_back() -> Iterator[None]:
-    state, threads = detmode.rng_state(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    detmode.set_rng_state(state)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 
-import interrupted
 import torch
-from programs import rule
 
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, allow, cuda
+from tests.shared import interrupted
+from tests.shared.programs import rule
 
 NAMESPACE = "detmode_stress"
 RULES = RuleTable(

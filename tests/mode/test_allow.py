@@ -4,11 +4,11 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 import torch
-from programs import Other, actions, enlarged, histc, image, in_another_thread, put
 from torch.utils.checkpoint import checkpoint
 
 from detmode import allow
 from detmode.sites.forward_memory import forward_memory
+from tests.shared.programs import Other, actions, enlarged, histc, image, in_another_thread, put
 
 FORWARD = "aten::upsample_bicubic2d"
 BACKWARD = "aten::upsample_bicubic2d_backward"

@@ -5,13 +5,13 @@ import re
 
 import pytest
 import torch
-from interrupted import state
-from programs import actions, index_add
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import DeterministicMode, Rule, RuleTable, allow
 from detmode.mode import listed
 from detmode.table.rule import GPU_TO_GPU, Allow, Native
+from tests.shared.interrupted import state
+from tests.shared.programs import actions, index_add
 
 EMPTY = RuleTable()
 

@@ -11,8 +11,6 @@ from threading import Barrier
 import pytest
 import torch
 import torch._inductor.config as inductor
-from interrupted import state
-from programs import Other, Seen, actions, cumsum, in_another_thread, put
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import DeterministicMode, RuleTable
@@ -23,6 +21,8 @@ from detmode.mode.row_counter import RowCounter
 from detmode.process.dispatch import carry
 from detmode.process.setting import FILL, holding
 from detmode.process.torch_settings import deterministic_flag
+from tests.shared.interrupted import state
+from tests.shared.programs import Other, Seen, actions, cumsum, in_another_thread, put
 
 x = torch.ones(4)
 SCAN = ("aten::cumsum.default", "native", 1)

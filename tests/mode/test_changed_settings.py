@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from programs import in_another_thread
-from test_threads import exit_code_of_child
 
 from detmode import DeterministicMode
 from detmode.mode import listed
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from tests.process.test_setting import exit_code_of_child
+from tests.shared.programs import in_another_thread
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 import torch._decomp.decompositions as decompositions
 import torch.nn.functional as F
-from programs import Seen, actions, enlarged, in_another_thread, table_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from detmode import Refuse, RuleTable, Substitute
 from detmode.mode.detours import _DETOURS
 from detmode.rules import default_rules
 from detmode.table.rule_table import TORCH_VERSION
+from tests.shared.programs import Seen, actions, enlarged, in_another_thread, table_of
 
 
 def seen_in(function):

@@ -4,7 +4,6 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from programs import NAMESPACE, table_of
 
 from detmode import (
     DeterminismWarning,
@@ -15,6 +14,7 @@ from detmode import (
     Substitute,
     allow,
 )
+from tests.shared.programs import NAMESPACE, table_of
 
 NAME = f"{NAMESPACE}::probe"
 REFUSED = {"action": Refuse(), "alert": "probe"}

@@ -4,12 +4,12 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import programs
 import torch
 
 import detmode
 from detmode import RuleTable, Substitute
 from detmode.table.conditions import FLOATING, argument, dtype_in, on
+from tests.shared import programs
 
 PACKAGE = str(Path(detmode.__file__).parent)
 

@@ -6,14 +6,13 @@ import subprocess
 import sys
 from types import ModuleType
 
-import interrupted
-import locked
 import pytest
-import stress
-from selection import PROFILE
 from torch.utils import _python_dispatch as dispatch
 
 import detmode
+from tests.mode import locked, stress
+from tests.shared import ROOT, interrupted
+from tests.shared.selection import PROFILE
 
 FILES = (os.path.dirname(detmode.__file__), dispatch.__file__)
 
@@ -44,12 +43,13 @@ def test_an_interrupt_at_each_line(name: str) -> None:
         (locked, (PROFILE.locked,)),
         (stress, (PROFILE.stress,)),
     ],
+    ids=("interrupted", "locked", "stress"),
 )
 def test_a_program_of_signals(program: ModuleType, arguments: tuple[int, ...]) -> None:
     """Real signals leave nothing, wherever they strike; nor does stress, under which nothing hangs.
 
     No thread takes from another what it needs.
     """
-    command = [sys.executable, program.__file__, *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", program.__name__, *map(str, arguments)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")

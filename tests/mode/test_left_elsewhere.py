@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from interrupted import state
-from programs import actions, cumsum, put
 from torch.utils import _python_dispatch as dispatch
 
 from detmode import allow, record
@@ -15,6 +13,8 @@ from detmode.cuda import host
 from detmode.mode.deterministic_mode import current_mode
 from detmode.process.dispatch import without_modes
 from detmode.runs.trace_file import Reader
+from tests.shared.interrupted import state
+from tests.shared.programs import actions, cumsum, put
 
 SAID = "a block was entered in one thread and left in another"
 

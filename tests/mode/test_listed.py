@@ -6,13 +6,9 @@ import pickle
 import threading
 import warnings
 
-import needs
 import pytest
 import torch
 import torch.nn.functional as F
-from compiled_functions import FUNCTIONS
-from programs import actions, cumsum, enlarged, image, in_another_thread, index_add, put, rule
-from test_threads import exit_code_of_child
 
 from detmode import (
     DeterministicMode,
@@ -28,6 +24,19 @@ from detmode.mode import listed
 from detmode.mode.deterministic_mode import current_mode
 from detmode.reports.report import Report
 from detmode.verify.claims import same_bits
+from tests.process.test_setting import exit_code_of_child
+from tests.shared import needs
+from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.programs import (
+    actions,
+    cumsum,
+    enlarged,
+    image,
+    in_another_thread,
+    index_add,
+    put,
+    rule,
+)
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 

@@ -6,15 +6,15 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-import needs
 import pytest
 import torch
-from programs import rule
 
 from detmode import DeterministicMode, Refuse, RuleTable
 from detmode.mode import listed
 from detmode.table.conditions import FLOATING, cublas_workspace_unset, dtype_in, on
 from detmode.verify.claims import same_bits
+from tests.shared import needs
+from tests.shared.programs import rule
 
 pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 

@@ -6,11 +6,11 @@ import weakref
 
 import pytest
 import torch
-from programs import in_another_thread, index_add, table_of
 
 from detmode import Substitute
 from detmode.mode.audit import Audit, audit_mode
 from detmode.runs.probing import Probe
+from tests.shared.programs import in_another_thread, index_add, table_of
 
 CALLS = 100
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"

@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import enlarged, image, index_add, put, table_of
 
 from detmode import (
     DeterminismWarning,
@@ -18,6 +17,7 @@ from detmode import (
 from detmode.mode import messages
 from detmode.mode.audit import Audit
 from detmode.table.rule import CUBLAS
+from tests.shared.programs import enlarged, image, index_add, put, table_of
 
 
 def max_unpool():

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import NAMESPACE, cumsum, index_add, put
 
 from detmode import DeterminismWarning, DeterministicMode
+from tests.shared.programs import NAMESPACE, cumsum, index_add, put
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 import torch
@@ -30,6 +29,7 @@ from detmode.mode.recheck import WINDOW
 from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from tests.shared import needs
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -4,7 +4,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from programs import (
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.flop_counter import FlopCounterMode
+
+from detmode import DeterminismWarning, allow
+from detmode.mode.deterministic_mode import current_mode
+from tests.shared.programs import (
     Seen,
     actions,
     cumsum,
@@ -14,13 +21,6 @@ from programs import (
     index_add,
     put,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Dataset
-from torch.utils.flop_counter import FlopCounterMode
-
-from detmode import DeterminismWarning, allow
-from detmode.mode.deterministic_mode import current_mode
 
 aten = torch.ops.aten
 SCAN = ("aten::cumsum.default", "native")

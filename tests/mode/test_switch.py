@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 import torch
-from programs import in_another_thread, rule
 
 import detmode
 from detmode import Refuse, default_rules
 from detmode.mode import torch_api as switch
 from detmode.mode.deterministic_mode import current_mode
+from tests.shared.programs import in_another_thread, rule
 
 
 @pytest.fixture(autouse=True)

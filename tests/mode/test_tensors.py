@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 import torch.nn.functional as F
-from programs import actions, enlarged, image, in_another_thread
 from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,6 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import allow
+from tests.shared.programs import actions, enlarged, image, in_another_thread
 
 aten = torch.ops.aten
 INDEX, ONE = torch.tensor([0]), torch.ones(1)

@@ -5,10 +5,10 @@ import pkgutil
 
 import pytest
 import torch
-from gpu_calls import DEVICES
 
 from detmode import DeterministicMode, allow, default_rules
 from detmode.mode import listed
+from tests.shared.gpu_calls import DEVICES
 
 LISTED = {"bmm", "scatter_add", "scatter_add.out", "scatter_add_", "topk", "topk.values"}
 """The kernel for ``bmm`` multiplies columns by rows and adds nothing. The others read PyTorch's

@@ -7,13 +7,13 @@ import weakref
 
 import pytest
 import torch
-from programs import NAMESPACE, table_of
 
 from detmode import DeterministicMode, Substitute
 from detmode.mode.handled import Handled
 from detmode.mode.messages import alert_text
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import validate
+from tests.shared.programs import NAMESPACE, table_of
 
 OPERATORS = getattr(torch.ops, NAMESPACE)
 SQUARE, ROW = torch.ones(3, 3), torch.ones(3)

@@ -5,9 +5,9 @@ from collections import namedtuple
 
 import pytest
 import torch
-from programs import rule, table_of
 
 from detmode import DeterministicMode, RuleTable, Substitute
+from tests.shared.programs import rule, table_of
 
 aten = torch.ops.aten
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
-import selection
 import torch
 
 import detmode
@@ -17,6 +15,7 @@ from detmode.cuda import allocation, host
 from detmode.mode import warm as warming
 from detmode.mode.options import rows_of
 from detmode.verify.cases import Case, run_substituted
+from tests.shared import needs, selection
 
 LAUNCH = importlib.import_module("detmode.cuda.launch")
 LIBRARY = importlib.import_module("detmode.cuda.host.library")

@@ -1,11 +1,11 @@
 """Training steps of whole models: none raises, and no schedule changes a bit."""
 
-import needs
 import pytest
 import torch
-from steps import TRAININGS
 
 from detmode import DeterministicMode
+from tests.models.steps import TRAININGS
+from tests.shared import needs
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("cublas_workspace")]
 

@@ -8,7 +8,6 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import take_pictures
 from PIL import Image
@@ -16,6 +15,7 @@ from PIL import Image
 from detmode import Report, ReportRow
 from detmode.reports.page import Listing, Page, Table
 from detmode.reports.shown import Shown
+from tests.shared import needs
 
 pytestmark = [
     pytest.mark.skipif(take_pictures.BROWSER is None, reason="needs Chromium on the PATH"),

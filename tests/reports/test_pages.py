@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import Fault, Training
 
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
@@ -19,6 +18,7 @@ from detmode.reports.page import Fact, shortened
 from detmode.reports.shown import Shown
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
+from tests.shared.training import Fault, Training
 
 ACTIONS = ("substitute", "error", "native", "allow", "warn")
 

@@ -1,11 +1,11 @@
 """The table names every alert that PyTorch's binaries can raise, and no other."""
 
 import pytest
-import table_facts as facts
 
 from detmode.process.versions import parse_version
 from detmode.table.rule import CUBLAS, Refuse, Rule
 from detmode.table.rule_table import Row
+from tests.shared import table_facts as facts
 
 UNREACHABLE = {
     "adaptive_avg_pool2d_backward_out_cuda": "the out variant is a wrapper of the functional one, "

@@ -3,13 +3,13 @@
 import sys
 from unittest.mock import patch
 
-import needs
 import pytest
-from selection import PROFILE, Group, cases, check_each, every_case, grouped, once
-from strategies import planned_with
 
 from detmode.verify.cases import Case, run_substituted
 from detmode.verify.claims import check_bits, check_races, same_bits
+from tests.shared import needs
+from tests.shared.selection import PROFILE, Group, cases, check_each, every_case, grouped, once
+from tests.shared.strategies import planned_with
 
 GROUPS = grouped(cases())
 ONCE = grouped(once(cases()))

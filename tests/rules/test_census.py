@@ -2,11 +2,11 @@
 
 import json
 
-import table_facts as facts
 import torch
 
 from detmode.process.versions import parse_version
 from detmode.table.rule import Allow
+from tests.shared import table_facts as facts
 
 CENSUS = json.loads((facts.TESTS / "facts" / "atomics.json").read_text(encoding="utf-8"))
 

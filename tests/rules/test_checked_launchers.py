@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from selection import PROFILE, families, todays_share
 from torch import Tensor
 
 from detmode.cuda.rows import positions
@@ -21,6 +20,7 @@ from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.table.variants import functional_signature
 from detmode.verify.cases import cases
+from tests.shared.selection import PROFILE, families, todays_share
 
 Given = dict[str, Any]
 REFUSED_IN_PYTHON = (

@@ -4,12 +4,12 @@ import importlib.util
 import re
 from pathlib import Path
 
-import needs
 import pytest
-from selection import PROFILE, families
 
 from detmode.cuda import rows
 from detmode.cuda.source import Source, compile_for
+from tests.shared import needs
+from tests.shared.selection import PROFILE, families
 
 PACKAGES = (rows, *families().values())
 ARCHITECTURES = ("sm_90", "sm_75", "sm_80", "sm_100")[: PROFILE.architectures]

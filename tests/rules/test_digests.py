@@ -1,12 +1,10 @@
 """Every substitute gives the bits that it gave when they were last decided on."""
 
-import digests
-import needs
 import pytest
-import selection
 
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import matching_row
+from tests.shared import digests, needs, selection
 
 FAMILIES = sorted({name.partition(" ")[0] for name in digests.pinned()} & {*selection.families()})
 

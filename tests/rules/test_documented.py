@@ -3,10 +3,10 @@
 import re
 
 import pytest
-import table_facts as facts
 import torch
 
 from detmode.table.rule import Allow
+from tests.shared import table_facts as facts
 
 CONVOLUTION = ("aten::convolution", "aten::convolution_backward")
 INTERPOLATE = tuple(

@@ -1,11 +1,11 @@
 """A substitute rejects what ATen rejects, with the same type of exception."""
 
-import needs
 import pytest
-from selection import Group, check_each, families, grouped
 
 from detmode.verify.cases import Case, samples_of
 from detmode.verify.claims import check_refused
+from tests.shared import needs
+from tests.shared.selection import Group, check_each, families, grouped
 
 REFUSED = grouped(
     Case(family, sample, dtype, None)

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-import selection
-import table_facts as facts
 import torch
 
 from detmode import rules
@@ -16,6 +14,8 @@ from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.variants import functional_signature, variant_of
 from detmode.verify.cases import samples_of
+from tests.shared import selection
+from tests.shared import table_facts as facts
 
 HEADINGS = ("What varies", "What happens instead", "Cost", "Limits")
 BUDGET = {"__init__.py": 80, "samples.py": 160, ".py": 150, ".cu": 300, ".cuh": 300}

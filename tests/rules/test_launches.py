@@ -5,10 +5,8 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-import needs
 import pytest
 import torch
-from selection import Group, cases, check_each, grouped, once
 from torch.profiler import profile
 
 from detmode import DeterministicMode
@@ -20,6 +18,8 @@ from detmode.rules.put.launch import put
 from detmode.table.inputs import sparse_matrix
 from detmode.table.samples import Maker
 from detmode.verify.cases import Case, call
+from tests.shared import needs
+from tests.shared.selection import Group, cases, check_each, grouped, once
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 

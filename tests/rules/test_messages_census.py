@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import needs
 import pytest
-import table_facts as facts
 import torch
 import torch.nn.functional as F
-from test_alerts import UNREACHABLE
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,6 +19,9 @@ from detmode import DeterministicMode, cuda
 from detmode.mode.messages import alert_text
 from detmode.table.names import overload_name
 from detmode.table.rule_table import TORCH_VERSION
+from tests.rules.test_alerts import UNREACHABLE
+from tests.shared import needs
+from tests.shared import table_facts as facts
 
 aten = torch.ops.aten
 Call = Callable[[], Any]

@@ -7,14 +7,8 @@ import warnings
 from functools import partial
 from typing import Any
 
-import needs
 import pytest
-import substituted
-import table_facts as facts
 import torch
-from opinfo import SHARES, name_of, operators, run, samples_of, share_of
-from selection import PROFILE
-from substituted import LARGE, overloads
 from timing import tensors_of
 
 from detmode import DeterministicMode
@@ -22,6 +16,11 @@ from detmode.table.rule import Substitute
 from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.cases import widened
 from detmode.verify.claims import same_bits
+from tests.shared import needs, substituted
+from tests.shared import table_facts as facts
+from tests.shared.opinfo import SHARES, name_of, operators, run, samples_of, share_of
+from tests.shared.selection import PROFILE
+from tests.shared.substituted import LARGE, overloads
 
 pytestmark = [needs.compiler, pytest.mark.usefixtures("cublas_workspace")]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from opinfo import SHARES, name_of, operators, run, samples_of, share_of
-from selection import PROFILE
 
 from detmode import DeterministicMode
 from detmode.mode.overload_info import is_elementwise
 from detmode.verify.claims import same_bits
+from tests.shared.opinfo import SHARES, name_of, operators, run, samples_of, share_of
+from tests.shared.selection import PROFILE
 
 UNWRITTEN = {
     "empty",

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import needs
 import pytest
 import torch
-from selection import PROFILE, Group, check_each, chosen, families, grouped, once
 
 from detmode import DeterministicMode
 from detmode.mode.deterministic_mode import DeterminismWarning
@@ -26,6 +24,8 @@ from detmode.table.rule_table import resolve
 from detmode.table.twins import twin_of
 from detmode.verify.cases import Case, matching_row, samples_of
 from detmode.verify.claims import check_bits, check_races, check_truth
+from tests.shared import needs
+from tests.shared.selection import PROFILE, Group, check_each, chosen, families, grouped, once
 
 _ROWS = "Tensor values, Tensor indices, Tensor input_offsets, Tensor output_offsets"
 _EDGES = "Tensor src, Tensor index, int dim=-1, Tensor? out=None, int? dim_size=None"

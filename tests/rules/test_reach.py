@@ -1,12 +1,12 @@
 """Every row is met by a sample of its family, for every dtype that the row asks for."""
 
 import pytest
-import table_facts as facts
-from selection import families
 
 from detmode.table.rule import Substitute
 from detmode.table.samples import COVERS
 from detmode.verify.cases import samples_of
+from tests.shared import table_facts as facts
+from tests.shared.selection import families
 
 EVERY_FAMILY = pytest.mark.parametrize("family", families())
 SUBSTITUTING = [

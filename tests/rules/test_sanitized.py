@@ -1,18 +1,15 @@
 """Every kernel of every family runs clean under AddressSanitizer and UndefinedBehaviorSanitizer."""
 
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torchvision_operators
-from selection import PROFILE, every_case
 
 from detmode.cuda import CompileError, host
+from tests.shared import torchvision_operators
+from tests.shared.selection import PROFILE, every_case
 
-PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 SUBSTITUTED = [case.family for case in every_case()] + [*torchvision_operators.FAMILIES]
 
 # Both sanitizers end the process at the first fault, so reaching the last line is the claim.
@@ -20,7 +17,7 @@ SCRIPT = """
 import sys
 import torch
 from detmode.verify.cases import cases, run_substituted
-from torchvision_operators import operators
+from tests.shared.torchvision_operators import operators
 
 family, dtypes = sys.argv[1], sys.argv[2:]
 with operators():
@@ -42,7 +39,7 @@ def test_no_fault_in_any_sample(family: str, run_python: Callable[..., Any]) -> 
         environment = host.sanitizer_environment()
     except CompileError as error:
         pytest.skip(str(error))
-    environment |= {"UBSAN_OPTIONS": "halt_on_error=1", "PYTHONPATH": PATH}
+    environment |= {"UBSAN_OPTIONS": "halt_on_error=1"}
     run = run_python("-c", SCRIPT, family, *PROFILE.sanitized, **environment)
     assert run.returncode == 0, run.stderr[-4000:]
     count, verdict = run.stdout.split()

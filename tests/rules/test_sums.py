@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-import needs
 import pytest
 import torch
 
 from detmode import DeterministicMode
+from tests.shared import needs
 
 Add = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 ADDENDS, WIDTH = 20_000, 3

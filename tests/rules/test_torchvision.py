@@ -6,15 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
-import needs
 import pytest
-import table_facts as facts
 import torch
-from selection import PROFILE, Group, check_each, chosen, families, grouped, once
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torchvision_operators import FAMILIES, INSTALLED, operators
 
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute
 from detmode.cuda import host, unavailable
@@ -24,6 +20,10 @@ from detmode.rules import default_rules, family_table
 from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, matching_row, samples_of, tensors_of
 from detmode.verify.claims import check_bits, check_races, check_truth
+from tests.shared import needs
+from tests.shared import table_facts as facts
+from tests.shared.selection import PROFILE, Group, check_each, chosen, families, grouped, once
+from tests.shared.torchvision_operators import FAMILIES, INSTALLED, operators
 
 CASES = [
     Case(family, sample, dtype, None)

@@ -6,11 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import needs
 import pytest
-import table_facts as facts
 import torch
-from selection import cases, families
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.mode.audit.traffic import Floor, size_of
@@ -19,6 +16,9 @@ from detmode.table.rule import Rule, Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.variants import variant_of
 from detmode.verify.cases import Case, matching_row
+from tests.shared import needs
+from tests.shared import table_facts as facts
+from tests.shared.selection import cases, families
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 COUNTED = [

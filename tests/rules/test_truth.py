@@ -1,13 +1,13 @@
 """Every substitute is as accurate as the ATen kernel, and treats special values as it does."""
 
-import needs
 import pytest
-import table_facts as facts
-from selection import Group, cases, check_each, every_case, grouped
 
 from detmode.verify.cases import Case, samples_of, stored, tensors_of
 from detmode.verify.claims import NotCheckedError, check_truth
 from detmode.verify.special_values import check_special_values, values_for
+from tests.shared import needs
+from tests.shared import table_facts as facts
+from tests.shared.selection import Group, cases, check_each, every_case, grouped
 
 GROUPS = grouped(cases())
 SPECIAL = [

@@ -1,8 +1,7 @@
 """The ledger of what is known to vary and is not substituted; it only shrinks."""
 
-import table_facts as facts
-
 from detmode.table.rule import Refuse
+from tests.shared import table_facts as facts
 
 LEDGER = facts.TESTS / "expect" / "uncovered.txt"
 

@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import table_facts as facts
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +14,7 @@ from detmode.mode.messages import alert_text
 from detmode.process.versions import parse_version
 from detmode.table import rule_table as table
 from detmode.table.rule import CUBLAS, Rule
+from tests.shared import table_facts as facts
 
 X = torch.ones(3, 4)
 BATCH = torch.ones(2, 3, 4)

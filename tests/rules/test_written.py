@@ -4,10 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
-import needs
 import pytest
 import torch
-from selection import every_case
 
 from detmode import DeterministicMode
 from detmode.process.arguments import signature_of
@@ -16,6 +14,8 @@ from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.table.variants import variant_of
 from detmode.verify.cases import Case
+from tests.shared import needs
+from tests.shared.selection import every_case
 
 OTHER = (torch.float64, torch.float16, torch.int32, torch.complex64)
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from training import Fault, Training, bits
+
+from tests.shared.training import Fault, Training, bits
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import torch.distributed.checkpoint
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from training import Fault, bits
 
 import detmode
 from detmode import record
+from tests.shared.training import Fault, bits
 
 WORLD = 4
 STEPS = 3

@@ -12,13 +12,13 @@ import numpy
 import pytest
 import torch
 import torch._dynamo  # it wraps torch.manual_seed, once
-from selection import PROFILE
 from torch._inductor.output_code import CompiledFxGraph
 
 import detmode
 from detmode import DeterministicMode, record
 from detmode.runs import steps
 from detmode.runs.trace_file import Reader
+from tests.shared.selection import PROFILE
 
 
 def process_state() -> list[object]:

@@ -16,9 +16,9 @@ from torch.distributed import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-import detmode
 from detmode import DeterministicMode, diff, record
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
+from tests.shared import ROOT
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -228,7 +228,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 cwd=folder,
                 env={
                     **os.environ,
-                    "PYTHONPATH": str(Path(detmode.__file__).parent.parent),
+                    "PYTHONPATH": str(ROOT),
                     "RANK": str(rank),
                     "WORLD_SIZE": "2",
                     "OMP_NUM_THREADS": "1",

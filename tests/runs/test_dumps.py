@@ -19,8 +19,6 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from traces import check_hostile_copy
-from training import Fault, bits
 
 from detmode import diff, record
 from detmode.bits.difference import same_bits
@@ -28,6 +26,8 @@ from detmode.bits.tensors import parts
 from detmode.runs import dump_file
 from detmode.runs.dump_diff import ArrayDifference, compare_dumps
 from detmode.runs.dump_file import DumpReader, dumps_of
+from tests.shared.traces import check_hostile_copy
+from tests.shared.training import Fault, bits
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

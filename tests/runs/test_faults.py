@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from faults import KINDS, Kind
-from training import Fault, Training
 
 from detmode import diff, record
 from detmode.runs.trace_file import Reader
+from tests.runs.faults import KINDS, Kind
+from tests.shared.training import Fault, Training
 
 
 @pytest.fixture(scope="module")

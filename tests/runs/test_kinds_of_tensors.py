@@ -13,11 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
-from opinfo import SHARES, samples_of, seed, share_of
 from timing import tensors_of
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -28,6 +26,8 @@ from detmode import DeterministicMode, diff, record
 from detmode.bits.difference import same_bits
 from detmode.process.dispatch import caller_of
 from detmode.runs.probing import Probe
+from tests.shared import needs
+from tests.shared.opinfo import SHARES, samples_of, seed, share_of
 
 pytestmark = [
     # About what is a prototype, or in beta.

@@ -15,14 +15,14 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.distributed import checkpoint
-from traces import check_hostile_copy
-from training import Fault, Training
 
 import detmode
 from detmode import diff, record
 from detmode.cli import parser as cli
 from detmode.runs.trace_file import Reader
 from detmode.runs.trace_writer import _WAITING, Writer
+from tests.shared.traces import check_hostile_copy
+from tests.shared.training import Fault, Training
 
 STEPS = 12
 FAULTY = 7

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import selection
-from processes import run_program
 from torch import distributed
 
 from detmode import diff
+from tests.shared import selection
+from tests.shared.processes import run_program
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"

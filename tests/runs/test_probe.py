@@ -13,11 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import needs
 import numpy as np
 import pytest
 import torch
-from cuda_sources import accumulate, add_racing, pattern, with_racing_sums
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
@@ -29,6 +27,8 @@ from detmode.bits import draws
 from detmode.cuda import host
 from detmode.runs.probe_report import ProbeReport, ProbeRow
 from detmode.runs.probing import Probe
+from tests.shared import needs
+from tests.shared.cuda_sources import accumulate, add_racing, pattern, with_racing_sums
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -479,7 +479,7 @@ def test_no_operator_of_pytorch_is_accused() -> None:
 
     ``linalg.lstsq`` by "gelsy" reads pivots that nobody has written.
     """
-    from opinfo import operators
+    from tests.shared.opinfo import operators
 
     accused, probed = set(), 0
     for info in operators()[::12]:
@@ -520,7 +520,7 @@ def test_contention_and_generators_on_a_gpu() -> None:
 
 RACING = """
 import sys, torch
-from cuda_sources import add_racing
+from tests.shared.cuda_sources import add_racing
 
 @torch.library.custom_op("mine::operator", mutates_args=())
 def operator(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

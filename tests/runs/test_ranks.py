@@ -5,11 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import rank_training
 import torch
 import torch.distributed.checkpoint
-from processes import run_program
-from rank_training import FAULTY, WORLD
 from torch import distributed
 
 from detmode import TraceError, diff
@@ -17,6 +14,9 @@ from detmode.cli import parser as cli
 from detmode.environment.lock.lock_file import LockFile
 from detmode.runs.collectives import ANY, Collective, GroupIdentity
 from detmode.runs.trace_file import Reader
+from tests.runs import rank_training
+from tests.runs.rank_training import FAULTY, WORLD
+from tests.shared.processes import run_program
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"

@@ -10,13 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import needs
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
-from traces import calls, compared, new
 
 from detmode import DeterministicMode, allow, record
 from detmode.runs.probing import Probe
@@ -24,6 +22,8 @@ from detmode.runs.trace_file import UNDEFINED, Reader
 from detmode.runs.unwritten import DEFINED, Memory
 from detmode.runs.unwritten import UNDEFINED as NOTHING_DEFINED
 from detmode.sites.module_path import ModulePaths
+from tests.shared import needs
+from tests.shared.traces import calls, compared, new
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from traces import check_hostile_copy
 
 from detmode import TraceError, diff, record
 from detmode.bits.digest_batches import Digests
 from detmode.runs.recording import _BATCH
 from detmode.runs.trace_file import Reader
+from tests.shared.traces import check_hostile_copy
 
 
 @pytest.fixture(scope="module")

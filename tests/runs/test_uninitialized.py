@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from traces import calls, compared, new
 
 import detmode
 from detmode import record
@@ -17,6 +16,7 @@ from detmode.runs import unwritten
 from detmode.runs.marks import Mark
 from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
+from tests.shared.traces import calls, compared, new
 
 BYTE = 0x3F
 HELD = torch.full((1,), BYTE, dtype=torch.uint8).expand(4).contiguous().view(torch.float32).item()

@@ -1,0 +1,86 @@
+"""Assignments by several families: of what comes to a place the last stays, bit by bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.cuda.rows import assign
+from detmode.rules.index.launch import index_put
+from detmode.rules.index_copy.launch import index_copy
+from detmode.rules.put.launch import put
+from detmode.rules.scatter_assign.launch import scatter
+from detmode.table.inputs import back_to_front, shifted
+from detmode.table.samples import Maker
+from tests.shared import destinations, last_wins, needs
+from tests.shared.strategies import (
+    SEEDS,
+    WAYS,
+    assigned_by,
+    in_place_and_not,
+    in_schedules,
+    same_bits,
+)
+
+pytestmark = needs.compiler
+
+
+def copied(self: Tensor, dim: int, index: Tensor, source: Tensor, **out: Tensor) -> Tensor:
+    """``index_copy``, which takes no other integers."""
+    return index_copy(self, dim, index.long(), source, **out)
+
+
+ASSIGNMENTS: dict[str, tuple[Any, Any, Any]] = {
+    # One element into the storage, rows are aligned to nothing but their elements.
+    "index_copy": (copied, destinations.rows, shifted),
+    "index_put": (index_put, destinations.indexed, Tensor.contiguous),
+    "put": (put, destinations.placed, back_to_front),
+    "scatter_assign": (scatter, destinations.scattered, Tensor.contiguous),
+}
+"""Functions that assign, with what they take, and another layout in which they take it."""
+
+
+@pytest.mark.parametrize("family", ASSIGNMENTS)
+@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
+def test_the_last_stays(
+    family: str, data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
+) -> None:
+    """Of each place, in any schedule, in place and not."""
+    function, calls, layout = ASSIGNMENTS[family]
+    call = data.draw(calls(last_wins.words, dtype))
+    self = data.draw(st.sampled_from([Tensor.contiguous, layout]))(call.arguments[0])
+    with assigned_by(elects):
+        got = in_place_and_not(function, self, *call.arguments[1:], seed=seed)
+    assert got.stride() == self.stride() or not got.numel()
+    last_wins.assert_last_wins(got, self, call.to, call.values)
+
+
+@pytest.mark.parametrize("set_places", [1, 2])
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 33)], ids=str)
+def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int) -> None:
+    """A mask names no place twice, but an index beside it does, also if one place is set."""
+    mask = torch.arange(shape[0]) < set_places
+    index = torch.tensor([3] * 40 if set_places == 1 else [3, 3])
+    values = Maker(torch.float32, seed=0).normal(index.numel(), *shape[2:])
+    expected = torch.zeros(shape)
+    for place, value in zip(mask.nonzero().flatten().expand(index.numel()), values):
+        expected[place, 3] = value
+    for seed in range(8):
+        found = in_schedules(lambda: index_put(torch.zeros(shape), [mask, index], values), seed)
+        assert same_bits(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
+@pytest.mark.parametrize("elects", [True, False, None])
+def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> None:
+    """Bits move whatever they mean."""
+    self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
+    index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
+    with assigned_by(elects):
+        got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
+    integer = assign.WORDS[dtype.itemsize]
+    got, self, source = (each.view(integer) for each in (got, self, source))
+    last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)

@@ -1,0 +1,241 @@
+"""Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
+
+import math
+import struct
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detmode.cuda import host
+from detmode.cuda.rows import interpolation as gather
+from detmode.cuda.rows import interpolation_tables as tables
+from detmode.rules.upsample import RULES as INTERPOLATION
+from detmode.rules.upsample_aa import RULES as ANTIALIASED
+from detmode.table.conditions import FLOATING
+from detmode.table.inputs import shifted
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
+from detmode.table.samples import Maker
+from detmode.verify.cases import samples_of
+from tests.shared import needs
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, planned_with
+
+SUBSTITUTES = {
+    rule.op: rule.action.function
+    for rule in (*INTERPOLATION, *ANTIALIASED)
+    if isinstance(rule.action, Substitute)
+}
+REFERENCES = {**samples_of("upsample").references, **samples_of("upsample_aa").references}
+DIMS = {op: 1 if "1d" in op else 3 if "3d" in op else 2 for op in SUBSTITUTES}
+# Enough for several blocks' worth of tiles in 1-D, and for every branch of the launcher elsewhere.
+LONGEST = {1: 400, 2: 40, 3: 9}
+
+
+def unaligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with channels last, one element into their storage."""
+    return shifted(tensor.movedim(1, -1)).movedim(-1, 1)
+
+
+@st.composite
+def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
+    """Arguments of `op` by schema name; scales as `F.interpolate` passes them, and others."""
+    dims = DIMS[op]
+    sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
+    batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 16, 18]))]
+    size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
+    maker = Maker(draw(st.sampled_from(FLOATING)), seed=draw(SEEDS))
+    layout = draw(st.one_of(ANY_LAYOUT, st.just(unaligned)))
+    given = [
+        # floor(i * scale) == o, as where the output's size comes from the scale.
+        st.floats(o / i, math.nextafter((o + 1) / i, 0.0))
+        for i, o in zip(size, out)
+    ]
+    ignored = st.sampled_from([None, -1.0, 0.0])
+    # Antialiasing where the scale contradicts the sizes divides noise by noise.
+    free = st.nothing() if "_aa" in op else st.floats(0.05, 20.0)
+    scales = [draw(st.one_of(ignored, scale, free)) for scale in given]
+    names = {1: ["scales"], 2: ["scales_h", "scales_w"], 3: ["scales_d", "scales_h", "scales_w"]}
+    return {
+        "grad_output": layout(maker.normal(*batch, *out)),
+        "output_size": out,
+        "input_size": [*batch, *size],
+        "align_corners": draw(st.booleans()),
+        **dict(zip(names[dims], scales)),
+    }
+
+
+def allowed(call: dict[str, Any], truth: torch.Tensor) -> torch.Tensor:
+    """One rounding of the result, and positions and sums in the opmath type."""
+    grad = call["grad_output"].double()
+    limit = torch.finfo(grad.dtype if call["grad_output"].dtype is torch.float64 else torch.float32)
+    longest = max(*call["input_size"], *call["output_size"])
+    sums = grad.abs().flatten(2).sum(2).reshape(*grad.shape[:2], *[1] * (grad.dim() - 2))
+    dtype = torch.finfo(call["grad_output"].dtype)
+    return 0.51 * dtype.eps * truth.abs() + 4 * limit.eps * (longest + 16) * sums + dtype.tiny
+
+
+@needs.compiler
+@pytest.mark.parametrize("op", SUBSTITUTES)
+@given(data=st.data())
+def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
+    """Every shape, stride, dtype and scale gives the reference's values in ATen's form."""
+    call = data.draw(calls(op))
+    seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
+    # Tables in global or in shared memory, or for strips of rows; one group of rows a block, or one
+    # after the other; several channels or rows a thread, or one.
+    limits = {
+        "SHARED": data.draw(st.sampled_from([0, gather.SHARED]), label="shared"),
+        "LONG": data.draw(st.sampled_from([1, gather.LONG]), label="long"),
+        "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
+        "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
+    }
+    with host.schedule(seed), planned_with(mock.patch.multiple(gather, **limits)):
+        result = SUBSTITUTES[op](**call)
+    truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
+    grad = call["grad_output"]
+    like = torch.empty_strided(grad.shape, grad.stride(), dtype=grad.dtype, device="meta")
+    form = resolve(op)(**{**call, "grad_output": like})
+    assert (result.dtype, result.shape, result.stride()) == (form.dtype, form.shape, form.stride())
+    error = (result.double() - truth).abs()
+    assert not (error > allowed(call, truth)).any(), f"error {error.max():.3g}"
+
+
+@needs.compiler
+@pytest.mark.parametrize(("start", "packed"), [(0, "true"), (1, "false")])
+def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None:
+    """A gradient that starts between two 16-byte boundaries takes single loads, with equal bits."""
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+    storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
+    grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
+    with (
+        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0)),
+        mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
+    ):
+        result = backward(grad, [6, 6], [1, 16, 3, 3], False)
+    assert planned.call_args.args[1].endswith(f", {packed}>")
+    assert torch.equal(result, backward(grad, [6, 6], [1, 16, 3, 3], False))
+
+
+@needs.compiler
+def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a number of elements, of reads and of bytes of tables; the bits are those of tables."""
+    entries: list[str] = []
+    launched = host.launch_blocks
+
+    def noted(source: Any, entry: str, *given: Any) -> None:
+        entries.append(entry.partition("<")[0])
+        launched(source, entry, *given)
+
+    monkeypatch.setattr(host, "launch_blocks", noted)
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+
+    def launches(
+        channels: int, size: list[int], out: list[int], *scales: float | None
+    ) -> list[str]:
+        grad = torch.arange(channels * math.prod(out) * 1.0).view(1, channels, *out).sin()
+        entries.clear()
+        result = backward(grad, out, [1, channels, *size], False, *scales)
+        found = [*entries]
+        with planned_with(mock.patch.multiple(gather, SHARED=0, STRIP=0)):
+            again = backward(grad, out, [1, channels, *size], False, *scales)
+        assert torch.equal(result, again)
+        return found
+
+    tabled = ["upsample_tables", "upsample_gather_rows"]
+    # 2,047 of 2,048 elements of tables, and 2,050; elements of grad_input below MANY, and MANY.
+    assert launches(1, [4, 250], [8, 505]) == ["upsample_small"]
+    assert launches(1, [4, 250], [8, 506]) == ["upsample_strips"]
+    # Strips of rows that are long enough, and of a scale of which 256 positions have 32 KiB; two
+    # rows, and nearly 65,535 elements.
+    assert launches(1, [250, 4], [506, 8]) == tabled
+    assert launches(1, [1, 5000], [1, 41000]) == ["upsample_strips"]
+    assert launches(1, [1, 5000], [1, 55000]) == tabled
+    assert launches(2, [1, 1000], [2, 2000]) == ["upsample_strips"]
+    assert launches(64, [1, 1023], [1, 2046]) == ["upsample_strips"]
+    assert launches(64, [1, 1024], [1, 2048]) == tabled
+    # By this scale all but 30 of the output positions read the last one of a row.
+    assert launches(1, [1, 300], [1, 4500], None, 0.1) == tabled
+    assert launches((1 << 12) - 1, [4, 4], [8, 8]) == ["upsample_small"]
+    assert launches(1 << 12, [4, 4], [8, 8]) == tabled
+    # Of each element 4 * 16 reads, and 5 * 16.
+    assert launches(1, [4, 4], [8, 32]) == ["upsample_small"]
+    assert launches(1, [4, 4], [9, 32])[0] == "upsample_tables"
+
+
+@needs.compiler
+def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An axis' table is written once for a stream and dtype, whatever the other sizes; anew where
+    it is too long, where there is no room, and where nothing lasts. Every call gives the same bits.
+    """
+    monkeypatch.setattr(tables, "_tables", {})
+    monkeypatch.setattr(gather, "SHARED", 0)
+    monkeypatch.setattr(gather, "STRIP", 0)
+    written: list[tuple[int, ...]] = []
+    launched = host.launch_blocks
+
+    def noted(source: Any, entry: str, *given: Any) -> None:
+        if entry.startswith("upsample_tables"):
+            words, _ = given[2]
+            width = struct.unpack_from("=qq", words)
+            written.append((*width, *struct.unpack_from("=qq", words, 40)))
+        launched(source, entry, *given)
+
+    monkeypatch.setattr(host, "launch_blocks", noted)
+    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
+
+    def call(
+        stream: int | None, h: int, w: int, batch: int = 2, dtype: Any = None, width: int = 7
+    ) -> Any:
+        out = [6, width]
+        grad = torch.arange(batch * 18.0 * width, dtype=dtype).view(batch, 3, *out).sin()
+        monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
+        written.clear()
+        found = backward(grad, out, [batch, 3, h, w], False)
+        sizes = [*written]
+        monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
+        assert torch.equal(found, backward(grad, out, [batch, 3, h, w], False))
+        return sizes
+
+    both = [(2, 7, 3, 6)]
+    assert call(1, 3, 2) == both
+    assert call(1, 3, 2) == call(1, 3, 2, batch=5) == []
+    assert call(1, 3, 4) == [(4, 7, 0, 0)]
+    assert call(1, 2, 4) == [(2, 6, 0, 0)]
+    # Of a square there is one.
+    assert call(1, 4, 4, width=6) == [(4, 6, 0, 0)]
+    assert call(2, 3, 2) == call(1, 3, 2, dtype=torch.float64) == both
+    assert call(None, 3, 2) == call(None, 3, 2) == both
+    monkeypatch.setattr(tables, "MOST_KEPT", 10)
+    assert call(1, 5, 5) == call(1, 5, 5) == [(5, 7, 5, 6)]
+    monkeypatch.setattr(tables, "MOST_KEPT", 1 << 18)
+    with planned_with(mock.patch.object(tables, "CAPACITY", 60)):
+        # These take 49 and 51 elements, of which 25 are for the width.
+        monkeypatch.setattr(tables, "_tables", {})
+        other = [(2, 7, 4, 6)]
+        assert [call(1, h, 2) for h in (3, 4, 4, 4, 3, 3)] == [both, other, other, [], both, both]
+    with planned_with(mock.patch.object(tables, "STREAMS", 2)):
+        monkeypatch.setattr(tables, "_tables", {})
+        assert [len(call(stream, 3, 2)) for stream in (1, 2, 1, 3, 3, 1)] == [1, 1, 0, 1, 0, 1]
+        assert len(tables._tables) == 2
+
+
+@pytest.mark.parametrize("op", SUBSTITUTES)
+@given(data=st.data())
+def test_reference_is_atens_float64(op: str, data: st.DataObject) -> None:
+    """The reference agrees with ATen on the CPU, except where ATen's CUDA kernels differ from it.
+
+    The CPU leaves a dimension alone whose size does not change; CUDA resamples it with a given
+    scale, and copies where no size changes.
+    """
+    call = data.draw(calls(op))
+    call["grad_output"] = call["grad_output"].double()
+    scales = [name for name in call if name.startswith("scales")]
+    for name, size, out in zip(scales, call["input_size"][2:], call["output_size"]):
+        call[name] = None if size == out else call[name]
+    truth = REFERENCES[op](**call)
+    aten = resolve(op)(**call)
+    assert not ((aten - truth).abs() > allowed(call, truth)).any()

@@ -1,0 +1,292 @@
+"""Pooling's backward on the host runner, over shapes, windows, ties, layouts and dtypes."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.cuda.rows import chosen_windows
+from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
+from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
+from detmode.rules.avg_pool3d import launch as avg_pool3d
+from detmode.rules.max_pool3d import launch as max_pool3d
+from detmode.table.conditions import FLOATING
+from detmode.table.samples import Maker
+from tests.shared import needs
+from tests.shared.strategies import (
+    LAYOUTS,
+    SEEDS,
+    counting,
+    in_schedules,
+    planned_with,
+    same_bits,
+    tensors,
+)
+
+pytestmark = needs.compiler
+
+DTYPES = st.sampled_from(FLOATING)
+sizes = st.one_of(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 16, 63]))
+leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
+strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3))
+
+
+@st.composite
+def inputs(draw: st.DrawFn, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Small integers, so that windows have ties; the fewer there are, the more."""
+    make, most = Maker(dtype, seed=draw(SEEDS)), draw(st.integers(1, 7))
+    return draw(LAYOUTS)(make.integers(0, most, *shape, dtype=dtype))
+
+
+def assert_has_form(got: Tensor, like: Tensor) -> None:
+    """The dtype, the shape, and the strides where a stride means something."""
+    assert (got.dtype, got.shape) == (like.dtype, like.shape)
+    wide = [d for d, size in enumerate(got.shape) if size > 1]
+    assert [got.stride(d) for d in wide] == [like.stride(d) for d in wide]
+
+
+def assert_close_to_exact(
+    got: Tensor, exact: Tensor, magnitude: Tensor, windows: int, line: int = 0
+) -> None:
+    """One rounding, in the opmath dtype and then in the dtype, of a sum of `windows` shares.
+
+    A share that is denormal is rounded by itself, as ATen's is.
+
+    `magnitude` is the sum of the shares' absolute values, `line` how many of them may be added with
+    a rounding each. `exact` is a float64 result of `windows` roundings.
+    """
+    limit = torch.finfo(got.dtype)
+    unit = torch.finfo(torch.float64 if got.dtype is torch.float64 else torch.float32).eps / 2
+    second_order = 4 * ((windows + 2) * unit) ** 2
+    bound = unit * exact.abs() + (second_order + line * unit) * magnitude
+    bound = bound + (windows + 2) * torch.finfo(torch.float64).eps * magnitude
+    if limit.bits == 16:
+        bound = bound + limit.eps / 2 * (exact.abs() + bound)
+    bound = bound * 1.001 + max(1, windows / 2) * limit.smallest_normal * limit.eps
+    finite = exact.isfinite()
+    assert torch.equal(exact.isnan(), got.isnan())
+    assert torch.equal(exact[exact.isinf()], got[exact.isinf()].double())
+    error = (got.double() - exact).abs()
+    assert (error[finite] <= bound[finite]).all(), (error - bound)[finite].max()
+
+
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
+def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
+    """Within the bound of float64, the bits of any schedule, ATen's memory format."""
+    axes = st.lists(sizes, min_size=spatial, max_size=spatial)
+    planes, size_in, size_out = data.draw(leading), data.draw(axes), data.draw(axes)
+    assume(math.prod(planes) * max(math.prod(size_in), math.prod(size_out)) < 20_000)
+    grad = data.draw(tensors(planes + size_out, dtype))
+    self = data.draw(tensors(planes + size_in, dtype))
+    function = getattr(adaptive_avg_pool, f"adaptive_avg_pool{spatial}d_backward")
+    aten = getattr(torch.ops.aten, f"_adaptive_avg_pool{spatial}d_backward")
+    with counting(data.draw, adaptive_avg_pool):
+        got = in_schedules(lambda: function(grad, self), data.draw(SEEDS))
+    assert_has_form(got, aten(grad, self) if spatial == 2 else self.contiguous())
+    windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
+    exact, magnitude = (aten(each, self.double()) for each in (grad.double(), grad.double().abs()))
+    assert_close_to_exact(got, exact, magnitude, windows)
+
+
+@pytest.mark.parametrize("counts_padding", [False, True])
+@given(data=st.data(), dtype=DTYPES)
+def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtype) -> None:
+    """Within the bound of float64, the bits of any schedule, contiguous as on CUDA."""
+    draw, planes = data.draw, data.draw(leading)
+    kernel = [draw(st.integers(1, 6)) for _ in range(3)]
+    padding = [draw(st.integers(0, k // 2)) for k in kernel]
+    stride = draw(strides)
+    if draw(st.booleans()):
+        kernel, padding, stride = kernel[:1], padding[:1], stride[:1]
+    size_in = [k - 1 + draw(sizes) for k in (kernel if len(kernel) == 3 else kernel * 3)]
+    assume(math.prod(planes) * math.prod(size_in) < 20_000)
+    window = (kernel, stride, padding, draw(st.booleans()), counts_padding)
+    divisor = draw(st.sampled_from([None, None, 1, 7, -3]))
+    meta = torch.empty(planes + size_in, device="meta")
+    grad = draw(tensors(torch.ops.aten.avg_pool3d(meta, *window, divisor).shape, dtype))
+    self = draw(tensors(planes + size_in, dtype))
+    with counting(draw, avg_pool3d):
+        got = in_schedules(
+            lambda: avg_pool3d.avg_pool3d_backward(grad, self, *window, divisor), draw(SEEDS)
+        )
+    aten, wide = torch.ops.aten.avg_pool3d_backward, self.double()
+    exact = aten(grad.double(), wide, *window, divisor)
+    magnitude = aten(grad.double().abs(), wide, *window, abs(divisor) if divisor else None)
+    steps = stride or kernel
+    windows = math.prod(-(-k // s) for k, s in zip(kernel, steps, strict=True))
+    windows = windows if len(kernel) == 3 else windows**3
+    assert (got.dtype, got.shape, got.is_contiguous()) == (dtype, self.shape, True)
+    assert_close_to_exact(got, exact, magnitude, windows, line=-(-kernel[-1] // steps[-1]))
+
+
+def assert_chosen(
+    data: st.DataObject,
+    function: Callable[..., Tensor],
+    aten: Callable[..., Tensor],
+    self: Tensor,
+    window: tuple[Any, ...],
+    indices: Tensor,
+    windows: int,
+) -> None:
+    """Within the bound of float64, the bits of any schedule, the operator's memory format."""
+    grad, given = data.draw(tensors(indices.shape, self.dtype)), data.draw(LAYOUTS)(indices)
+    # A thread serves neighbours where windows choose few elements, or wherever that works.
+    few, threads = data.draw(st.sampled_from([(16, 2**20), (0, 2**20), (0, 1)]))
+    with counting(data.draw, chosen_windows, FEW=few, THREADS=threads):
+        got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
+    assert_has_form(got, aten(grad.to("meta"), self.to("meta"), *window, indices.to("meta")))
+    wide, plain = grad.double().contiguous(), self.double().contiguous()
+    exact, magnitude = (aten(each, plain, *window, indices) for each in (wide, wide.abs()))
+    assert_close_to_exact(got, exact, magnitude, windows)
+    assert not (got.signbit() & (got == 0)).any(), "sums start from +0.0"
+
+
+@given(data=st.data(), dtype=DTYPES)
+def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Every gradient is added where the forward's index says."""
+    draw, planes = data.draw, data.draw(leading)
+    kernel = [draw(st.integers(1, 5)) for _ in range(3)]
+    dilation = [draw(st.sampled_from([1, 1, 2, 3, 4])) for _ in range(3)]
+    padding = [draw(st.integers(0, k // 2)) for k in kernel]
+    stride = draw(strides)
+    if draw(st.booleans()):
+        kernel, dilation, padding, stride = kernel[:1], dilation[:1], padding[:1], stride[:1]
+    spans = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
+    # Every window has an element: otherwise ATen gives it an index beyond the input.
+    size_in = [span + draw(sizes) for span in (spans if len(spans) == 3 else spans * 3)]
+    assume(math.prod(planes) * math.prod(size_in) < 20_000)
+    window = (kernel, stride, padding, dilation, draw(st.booleans()))
+    self, aten = draw(inputs(planes + size_in, dtype)), torch.ops.aten
+    pooled, indices = aten.max_pool3d_with_indices(self.double().contiguous(), *window)
+    assume(bool(pooled.isfinite().all()))
+    windows = math.prod(kernel) if len(kernel) == 3 else kernel[0] ** 3
+    name = "max_pool3d_with_indices_backward"
+    functions = getattr(max_pool3d, name), getattr(aten, name)
+    assert_chosen(data, *functions, self, window, indices, windows)
+
+
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
+def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
+    """Every gradient is added where the forward's index says."""
+    axes = st.lists(sizes, min_size=spatial, max_size=spatial)
+    planes, size_in, size_out = data.draw(leading), data.draw(axes), data.draw(axes)
+    assume(math.prod(planes) * max(math.prod(size_in), math.prod(size_out)) < 20_000)
+    self, name = data.draw(inputs(planes + size_in, dtype)), f"adaptive_max_pool{spatial}d"
+    indices = getattr(torch.ops.aten, name)(self.double().contiguous(), size_out)[1]
+    windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
+    functions = (getattr(each, f"{name}_backward") for each in (adaptive_max_pool, torch.ops.aten))
+    assert_chosen(data, *functions, self, (), indices, windows)
+
+
+def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> None:
+    """With ``ceil_mode`` the last window of an axis counts two positions, others three."""
+    window = ([3], [2], [1], True, True, None)
+    self = torch.empty(1, 1, 4, 4, 4, dtype=torch.float64)
+    grad = Maker(torch.float64).normal(1, 1, 3, 3, 3)
+    expected = torch.ops.aten.avg_pool3d_backward(grad, self, *window)
+    torch.testing.assert_close(avg_pool3d.avg_pool3d_backward(grad, self, *window), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_avg_pool3d_survives_a_sum_beyond_the_range(dtype: torch.dtype) -> None:
+    """Finite gradients give a finite result as in ATen, if windows share a divisor."""
+    self = torch.empty(1, 1, 3, 3, 3, dtype=dtype)
+    grad = torch.full_like(self, torch.finfo(dtype).max / 2)
+    grad_input = avg_pool3d.avg_pool3d_backward(grad, self, [3], [1], [1], False, True, None)
+    assert grad_input.isfinite().all()
+    assert grad_input[0, 0, 1, 1, 1].item() == pytest.approx(torch.finfo(dtype).max / 2, rel=1e-2)
+
+
+@pytest.mark.parametrize("spatial", [2, 3])
+def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
+    """Without elements nothing is launched, and what ATen rejects is rejected."""
+    function = getattr(adaptive_avg_pool, f"adaptive_avg_pool{spatial}d_backward")
+    size_in, size_out = (5,) * spatial, (2,) * spatial
+    empty = function(torch.empty(0, 3, *size_out), torch.empty(0, 3, *size_in))
+    assert empty.shape == (0, 3, *size_in)
+    with pytest.raises(RuntimeError, match="non-zero size for non-batch dimensions"):
+        function(torch.empty(2, 3, *size_out[1:], 0), torch.empty(2, 3, *size_in))
+    with pytest.raises(RuntimeError, match="batch and channel sizes"):
+        function(torch.empty(1, 3, *size_out), torch.empty(2, 3, *size_in))
+
+
+@pytest.mark.parametrize("index", ["int32_t", "int64_t"])
+@pytest.mark.parametrize("size_out", [(1, 1, 1), (2, 3, 5), (4, 4, 13)], ids=str)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_neighbours_that_one_thread_serves(
+    dtype: torch.dtype, size_out: tuple[int, ...], index: str
+) -> None:
+    """They have the bits of those that threads of their own serve, wherever indices point."""
+    m = Maker(dtype, seed=4)
+    self, grad = m.normal(2, 3, 5, 6, 12), m.normal(2, 3, *size_out)
+    indices = m.integers(-9, 369, *grad.shape)
+    indices[1, ::2] += 2**32
+
+    def gathered(few: int) -> Tensor:
+        ways = {"MANY": 0, "FEW": few, "THREADS": 200, "index_ctype": lambda *counts: index}
+        with planned_with(patch.multiple(chosen_windows, **ways)):
+            return in_schedules(
+                lambda: adaptive_max_pool.adaptive_max_pool3d_backward(grad, self, indices), 0
+            )
+
+    assert gathered(0).any()
+    assert same_bits(gathered(0), gathered(2**62))
+
+
+@pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])
+def test_an_index_outside_its_window_is_left_out(index: int) -> None:
+    """Indices that point anywhere make no access out of bounds, and no gradient."""
+    self, grad = torch.zeros(1, 2, 4, 4, 4), torch.ones(1, 2, 2, 2, 2)
+    indices = torch.full(grad.shape, index)
+    window = ([2], [2], [0], [1], False)
+    pooled = max_pool3d.max_pool3d_with_indices_backward(grad, self, *window, indices)
+    assert torch.equal(pooled, self)
+    adaptive = adaptive_max_pool.adaptive_max_pool3d_backward(grad, self, indices)
+    assert torch.equal(adaptive, self)
+    flat = (grad[:, :, 0], self[:, :, 0], indices[:, :, 0])
+    assert torch.equal(adaptive_max_pool.adaptive_max_pool2d_backward(*flat), flat[1])
+
+
+def test_a_window_without_an_element() -> None:
+    """Dilation wider than the input: the window has no gradient to give."""
+    self, grad = torch.zeros(1, 2, 1, 1), torch.ones(1, 1, 1, 1)
+    window = ([2, 1, 1], [1], [1, 0, 0], [3, 1, 1], False)
+    indices = torch.ones(1, 1, 1, 1, dtype=torch.int64)
+    got = max_pool3d.max_pool3d_with_indices_backward(grad, self, *window, indices)
+    assert torch.equal(got, self)
+
+
+def test_what_does_not_go_together_is_rejected() -> None:
+    """Calls in which ATen would read beyond a tensor, or take an index of another dtype."""
+    self, grad = torch.zeros(2, 3, 4, 4, 4), torch.ones(2, 3, 2, 2, 2)
+    indices = torch.zeros(2, 3, 2, 2, 2, dtype=torch.int64)
+    pool = max_pool3d.max_pool3d_with_indices_backward
+    for run, window in (
+        (pool, ([2], [2], [0], [1], False)),
+        (adaptive_max_pool.adaptive_max_pool3d_backward, ()),
+    ):
+        with pytest.raises(RuntimeError, match="batch and channel sizes"):
+            run(grad[:1], self, *window, indices[:1])
+        with pytest.raises(RuntimeError, match="shape of grad_output"):
+            run(grad, self, *window, indices[:1])
+        with pytest.raises(RuntimeError, match="expected scalar type"):
+            run(grad, self, *window, indices.int())
+    with pytest.raises(RuntimeError, match="greater than zero"):
+        pool(grad, self, [2], [0], [0], [1], False, indices)
+
+
+def test_products_beyond_32_bits() -> None:
+    """Positions times sizes that no 32 bits hold, though the tensors are small."""
+    grad, self = torch.randn(1, 1, 1, 69_999), torch.randn(1, 1, 1, 70_000)
+    exact = torch.ops.aten._adaptive_avg_pool2d_backward(grad.double(), self.double())
+    got = adaptive_avg_pool.adaptive_avg_pool2d_backward(grad, self)
+    torch.testing.assert_close(got.double(), exact, rtol=1e-6, atol=1e-6)
+    indices = torch.ops.aten.adaptive_max_pool2d(self, [1, 69_999])[1]
+    exact = torch.ops.aten.adaptive_max_pool2d_backward(grad, self, indices)
+    assert same_bits(adaptive_max_pool.adaptive_max_pool2d_backward(grad, self, indices), exact)

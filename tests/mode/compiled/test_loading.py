@@ -1,0 +1,69 @@
+"""The mode and PyTorch's compiler, which is loaded when a program first needs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.mode.compiled.test_compiled import COMPILED
+from tests.shared import needs
+
+pytestmark = [needs.compiler, COMPILED]
+
+CODE = """
+import torch
+from torch import utils
+import detmode
+
+graphs = 0
+
+def backend(*graph):
+    global graphs
+    graphs += 1
+    from torch._inductor.compile_fx import compile_fx
+    return compile_fx(*graph)
+
+# Of calls that Inductor leaves to ATen: it starts no C++ compiler.
+def total(x):
+    return x.cumsum(0)
+
+def total_under_the_flag(x):
+    return x.cumsum(0).cumsum(0)
+
+calls = {{total: 1, total_under_the_flag: 2}}
+x = torch.randn(4)
+before, inside = {before}, {inside}
+compiled = {{each: torch.compile(each, backend=backend) for each in before}}
+for each in before:
+    torch.use_deterministic_algorithms(each is total_under_the_flag)
+    compiled[each](x)
+torch.use_deterministic_algorithms(False)
+for _ in range(2):
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        for each in inside:
+            if each not in compiled:
+                compiled[each] = torch.compile(each, backend=backend)
+            compiled[each](x)
+    assert sum(row.count for row in mode.records) == sum(calls[each] for each in inside)
+    for each in inside:
+        compiled[each](x)
+print(graphs)
+"""
+
+
+def graphs(before: str, inside: str) -> int:
+    """Return the number of graphs that a process compiles, which calls inside and outside twice."""
+    command = [sys.executable, "-c", CODE.format(before=before, inside=inside)]
+    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+@pytest.mark.parametrize("before", ["[]", pytest.param("[total]", marks=pytest.mark.thorough)])
+def test_a_function_has_two_graphs(before):
+    """Compiled first before any block, or inside of the first, where the compiler is loaded."""
+    assert graphs(before, "[total]") == 2
+
+
+def test_code_compiled_under_the_flag():
+    """It is not used inside, where its operators could not be seen; all other code stays."""
+    both = "[total, total_under_the_flag]"
+    assert graphs(both, both) == 5

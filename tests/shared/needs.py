@@ -1,0 +1,24 @@
+"""What tests need that not every machine has: marks of tests, and packages."""
+
+import importlib.util
+import os
+
+import pytest
+
+from detmode import cuda
+
+compiler = pytest.mark.skipif(
+    cuda.unavailable("cpu") is not None, reason="the host runner needs a C++ compiler"
+)
+nvrtc = pytest.mark.skipif(
+    importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
+)
+PACKAGES = frozenset(
+    {
+        *("IPython", "PIL", "accelerate", "cupy", "hypothesis", "ipykernel", "lightning"),
+        *("matplotlib", "rich", "sklearn", "transformers", "triton", "yaml"),
+    }
+)
+"""Packages, as they are imported, without which a file's tests are left out."""
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and terminals are those of POSIX")

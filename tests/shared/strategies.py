@@ -1,0 +1,162 @@
+"""Inputs that properties draw, and the claim they share: the same bits in two schedules."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from detmode.bits.difference import same_bits
+from detmode.cuda import host, strips
+from detmode.cuda.launch import forget_plans
+from detmode.cuda.rows import assign, sums
+from detmode.table.inputs import back_to_front, channels_last, shifted
+from detmode.table.samples import Maker
+from detmode.verify import claims
+from detmode.verify.cases import tensors_of
+
+SEEDS = st.integers(0, 2**32 - 1)
+# Which of two kernels runs; None for a third one, or for the choice of the shapes.
+WAYS = st.sampled_from([None, True, False])
+SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
+
+
+def sliced(tensor: Tensor) -> Tensor:
+    """The same values, in a part of every dimension of a larger tensor."""
+    for dim in range(tensor.dim()):
+        tensor = tensor.repeat_interleave(2, dim)
+    return tensor[(slice(1, None, 2),) * tensor.dim()]
+
+
+def expanded(tensor: Tensor) -> Tensor:
+    """The same shape: the first element of each row, which repeats without memory of its own."""
+    return tensor[..., :1].expand(tensor.shape) if tensor.dim() and tensor.numel() else tensor
+
+
+# As they are, and with other strides; the last one has other values.
+_LAYOUTS = (Tensor.contiguous, back_to_front, sliced, shifted, channels_last, expanded)
+LAYOUTS = st.sampled_from(_LAYOUTS[:-1])
+ANY_LAYOUT = st.sampled_from(_LAYOUTS)
+
+
+@st.composite
+def tensors(
+    draw: st.DrawFn,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    layouts: st.SearchStrategy[Callable[[Tensor], Tensor]] = ANY_LAYOUT,
+) -> Tensor:
+    """A tensor of wide range in some layout; one in three holds special values."""
+    tensor = Maker(dtype, seed=draw(SEEDS)).normal(*shape)
+    if tensor.numel() and draw(st.integers(0, 2)) == 0:
+        parts = torch.view_as_real(tensor) if dtype.is_complex else tensor
+        for value in draw(st.lists(st.sampled_from(SPECIAL), min_size=1, max_size=4)):
+            parts.view(-1)[draw(st.integers(0, parts.numel() - 1))] = value
+        if draw(st.booleans()):
+            parts.fill_(draw(st.sampled_from([-0.0, parts.view(-1)[0].item()])))
+    return draw(layouts)(tensor)
+
+
+# As often large as small, so that destinations collide.
+SIZES = st.sampled_from([3, 2, 5, 9, 33, 1, 0])
+COUNTS = st.sampled_from([9, 2, 40, 130, 300, 63, 64, 65, 1, 0])
+
+
+@st.composite
+def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
+    """A shape, a dimension of it, the shape of what goes there, and how many places are used."""
+    shape = draw(st.lists(SIZES, max_size=3))
+    dim = draw(st.integers(-len(shape), len(shape) - 1)) if shape else 0
+    size = shape[dim] if shape else 1
+    lengths = list(shape)
+    if shape:
+        lengths[dim] = draw(COUNTS) if size else 0
+    return shape, dim, lengths, draw(st.sampled_from([1, min(2, size), size]))
+
+
+@contextmanager
+def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
+    """Patches of what plans depend on: nothing is planned otherwise inside, or so behind."""
+    forget_plans()
+    with ExitStack() as stack:
+        for each in patches:
+            stack.enter_context(each)
+        yield
+    forget_plans()
+
+
+def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[object]:
+    """Inside, a function of a module that chooses between two kernels takes this way."""
+    choice = getattr(module, name)
+    way_of = choice if way is None else lambda *shapes: way
+    return planned_with(patch.object(module, name, way_of))
+
+
+def counting(draw: Callable[..., Any], module: Any, **more: Any) -> AbstractContextManager[object]:
+    """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
+    many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
+    ways = {"MANY": many, "index_ctype": lambda *counts: counted, **more}
+    return planned_with(patch.multiple(module, **ways))
+
+
+@contextmanager
+def assigned_by(elects: bool | None) -> Iterator[None]:
+    """Inside, assignments elect an owner or sort, however few the rows are.
+
+    With None they choose, and elect owners of planes in shared memory, which has room for few.
+    """
+    ways: tuple[AbstractContextManager[object], ...] = shared_memory(assign)
+    if elects is not None:
+        ways = (
+            patch.object(assign, "elects", lambda *_: elects),
+            patch.multiple(assign, are_few=lambda *_: False, cut_planes=lambda *_: None),
+        )
+    with planned_with(*ways):
+        yield
+
+
+def shared_memory(module: Any) -> tuple[AbstractContextManager[object], ...]:
+    """Patches with which planes are cut into many strips, of which two blocks take turns."""
+    return (
+        patch.multiple(strips, _FEWEST_BLOCKS=0, _MOST_BLOCKS=2),
+        patch.multiple(module, most_shared=lambda _: 100, _MOST_STRIPS=math.inf),
+    )
+
+
+@contextmanager
+def added_by(sorts: bool | None) -> Iterator[None]:
+    """Inside, sums are of sorted rows, or of integers, in memory; with None of those in strips."""
+    ways: tuple[AbstractContextManager[object], ...] = shared_memory(sums)
+    if sorts is not None:
+        ways = (patch.object(sums, "cut_planes", lambda *_: None),)
+    with planned_with(patch.object(sums, "sorts_rows", lambda *_: bool(sorts)), *ways):
+        yield
+
+
+def in_schedules(run: Callable[[], Any], seed: int) -> Any:
+    """The result in program order, which has the same bits in a shuffled schedule."""
+    first = run()
+    with host.schedule(seed):
+        again = run()
+    assert claims.same_bits(tensors_of(first), tensors_of(again))
+    return first
+
+
+def in_place_and_not(
+    function: Callable[..., Tensor],
+    self: Tensor,
+    *arguments: Any,
+    seed: int,
+    layout: Callable[[Tensor], Tensor] = Tensor.contiguous,
+    **more: Any,
+) -> Tensor:
+    """The result, the same in two schedules, and where ``out`` is ``self`` in some layout."""
+    got = in_schedules(lambda: function(self, *arguments, **more), seed)
+    target = layout(self.contiguous().clone())
+    assert function(target, *arguments, **more, out=target) is target
+    assert same_bits(target, got)
+    return got

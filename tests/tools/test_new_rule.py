@@ -1,0 +1,104 @@
+"""A family is written from schemas, and red until its author has filled in what they lack."""
+
+import ast
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import new_rule
+import pytest
+
+from tests.shared import ROOT, needs
+
+EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the tests over the table need, without the example's operator."""
+    skip = shutil.ignore_patterns("__pycache__", "_build", "reflection_pad")
+    for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.thorough
+@needs.compiler
+def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
+    """The command's files are red, and name each blank; with the page's files they are green."""
+    python = partial(run_python, PYTHONPATH=str(tree))
+    family = tree / "detmode" / "rules" / EXAMPLE.name
+    made = python("tools/new_rule.py", family.name, "--op", "reflection_pad1d_backward")
+    assert made.returncode == 0, made.stderr
+    assert "ATen takes every sample on the CPU" in made.stdout
+    assert 'alert="reflection_pad1d_backward_out_cuda"' in (family / "__init__.py").read_text()
+    folders = ("tests/rules", "tests/cuda/rows")
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, *folders)
+    red = python(*tests, "-x", "-k", "no_blank")
+    assert red.returncode == 1, red.stdout
+    for path in filter(Path.is_file, family.iterdir()):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if "FILL IN" in line:
+                assert f"{family.name}/{path.name}:{number}: " in red.stdout
+
+    shutil.copytree(EXAMPLE, family, dirs_exist_ok=True)
+    written = python("tools/generate_docs.py")
+    assert written.returncode == 0, written.stderr
+    green = python(*tests, "-x")
+    assert green.returncode == 0, green.stdout[-4000:] + green.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("ops", "parameters"),
+    [
+        (
+            ["unfold_backward"],
+            "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
+        ),
+        (["aten::glu_backward", "aten::renorm"], "grad_output: Tensor, self: Tensor, dim: int"),
+        (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm"], None),
+    ],
+    ids=["one", "two", "rows_only"],
+)
+def test_what_is_written(tree: Path, ops: list[str], parameters: str | None) -> None:
+    """Schemas give signatures and arguments that ATen takes; what is written is Python."""
+    operators = [new_rule.operator(op) for op in ops]
+    family = new_rule.make_family("made", operators, root=tree, kernels=parameters is not None)
+    for path in family.glob("*.py"):
+        module = ast.parse(path.read_text())
+        if path.name == "launch.py":
+            function = next(node for node in module.body if isinstance(node, ast.FunctionDef))
+            assert ast.unparse(function.args) == parameters
+    if parameters is None:  # all operators at once: asking starts a process
+        assert new_rule.rejected("made", tree) == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["Upper", "--op", "unfold_backward"], "a family's name is like"),
+        (["upsample", "--op", "unfold_backward"], "there is a family 'upsample' already"),
+        (["made", "--op", "unfold_bakward"], "did you mean 'aten::unfold_backward'"),
+        (["made", "--op", "aten::scatter.nothing"], "it has value, src, reduce"),
+        (["made", "--op", "aten::put"], "is listed in the family 'put'"),
+        (["made", "--op", "aten::neg_"], "give --op aten::neg"),
+        (["made", "--op", "unfold_backward", "--op", "size.int"], "no plain tensors"),
+    ],
+)
+def test_refused(
+    arguments: list[str],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line, which says what is wrong and what to do; exit code 2; nothing is written."""
+    before = sorted((ROOT / "detmode" / "rules").iterdir())
+    monkeypatch.setattr(sys, "argv", ["new_rule.py", *arguments])
+    assert new_rule.main() == 2
+    said = capsys.readouterr().err
+    assert error in said
+    assert len(said.splitlines()) == 1
+    assert sorted((ROOT / "detmode" / "rules").iterdir()) == before
