@@ -1,977 +1,324 @@
-"""The mutants that ``tools/mutate.py`` makes: one line each, and the tests that concern it.
+"""The mutants that are kept by hand: plausible slips that no operator of ``mutations.py`` makes.
 
-A mutant is a plausible slip: a bound that is off by one, a forgotten case, the wrong sign, an order
-turned round. What no test could tell from the right line is no mutant.
+Each is seen only by a test that was written for it: a race, an interrupt, what outlives its owner,
+the order in which things are undone, an input that no sample has, a whole program. What tests of
+samples see is not kept here: ``tools/mutate.py`` makes it from the source.
+
+A mutant names a file and a function by as little as tells them from others, and quotes the words
+that change: what moves or is renamed around them leaves it as it is.
 """
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+
+from mutations import Mutant, closing
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """A line, and what it is changed to.
+class Kept:
+    """Words of a function, and what they are changed to.
 
     Args:
-        file: relative to the project's root.
-        old: text that stands in the file exactly once.
-        new: the text that takes its place.
-        tests: arguments of pytest.
+        tests: names of test files, below ``tests``, and further arguments of pytest.
+        file: the end of its path below ``detmode``.
+        function: the end of its qualified name; empty for the whole file.
+        old: words that stand in the function exactly once.
+        new: the words that take their place.
     """
 
+    tests: str
     file: str
+    function: str
     old: str
     new: str
-    tests: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return f"{self.file}: {self.old.strip()} -> {self.new.strip() or '(nothing)'}"
-
-    def apply(self, text: str) -> str:
-        """The file's text with the mutant in it.
+    def mutant(self) -> Mutant:
+        """The mutant of the sources as they are.
 
         Raises:
-            ValueError: the line is not there, or more than once.
+            ValueError: the words are nowhere, or in several places.
         """
-        if text.count(self.old) != 1:
+        places = [
+            (path, text, first + found.start())
+            for path in sorted((ROOT / "detmode").rglob(self.file))
+            for text in [path.read_text(encoding="utf-8")]
+            for first, last in functions(path, text, self.function)
+            for found in re.finditer(re.escape(self.old), text[first:last])
+        ]
+        if len(places) != 1:
             raise ValueError(
-                f"{self.file}: {self.old!r} stands there {text.count(self.old)} times; "
-                "correct the mutant in tools/mutants.py"
+                f"{self.old!r} stands {len(places)} times in {self.function or 'the whole'} of "
+                f"{self.file}; correct the mutant in tools/mutants.py"
             )
-        return text.replace(self.old, self.new)
+        path, text, start = places[0]
+        file, line = path.relative_to(ROOT).as_posix(), text.count("\n", 0, start) + 1
+        return Mutant(file, start, self.old, self.new, "kept", self._arguments(), line)
+
+    def _arguments(self) -> tuple[str, ...]:
+        """The tests, each file by its path."""
+        paths = {each: sorted((ROOT / "tests").rglob(each)) for each in self.tests.split()}
+        missing = [each for each in paths if each.endswith(".py") and not paths[each]]
+        if missing:
+            raise ValueError(f"no {missing[0]} below tests/; correct tools/mutants.py")
+        return tuple(
+            argument
+            for word, found in paths.items()
+            for argument in ([str(each.relative_to(ROOT)) for each in found] or [word])
+        )
 
 
-def _of(file: str, tests: str, *changes: tuple[str, str]) -> tuple[Mutant, ...]:
-    return tuple(Mutant(file, old, new, tuple(tests.split())) for old, new in changes)
+def functions(path: Path, text: str, name: str) -> list[tuple[int, int]]:
+    """The bodies of the functions with the end of a qualified name, by their two ends."""
+    if not name:
+        return [(0, len(text))]
+    if path.suffix == ".py":
+        starts = [0, *(found.end() for found in re.finditer("\n", text))]
+        return [
+            (starts[node.lineno - 1], starts[node.end_lineno - 1] + node.end_col_offset)
+            for qualified, node in _qualified(ast.parse(text), "")
+            if f".{qualified}".endswith(f".{name}")
+        ]
+    return list(_in_braces(text, name))
 
 
-_ROWS, _INCLUDE, _RULES = "detmode/cuda/rows/", "detmode/cuda/include/", "detmode/rules/"
-_PROPERTIES = "tests/rules/{}/test_properties.py".format
-_LAUNCH = "tests/cuda/rows/test_{}.py".format
+def _qualified(node: ast.AST, outer: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    for below in ast.iter_child_nodes(node):
+        if isinstance(below, ast.FunctionDef | ast.ClassDef):
+            if isinstance(below, ast.FunctionDef):
+                yield outer + below.name, below
+            yield from _qualified(below, f"{outer}{below.name}.")
+        else:
+            yield from _qualified(below, outer)
 
-KERNELS = (
-    *_of(
-        _ROWS + "assign.cu",
-        _LAUNCH("assign"),
+
+def _in_braces(text: str, name: str) -> Iterator[tuple[int, int]]:
+    """Of CUDA: what stands in braces behind a name and its parameters."""
+    for found in re.finditer(rf"\b{name}\(", text):
+        behind = closing(text, found.end()) + 1
+        opened = re.compile(r"(?:\s|const\b|noexcept\b)*\{").match(text, behind)
+        if opened is not None:
+            yield opened.end(), closing(text, opened.end(), "{}")
+
+
+def _seen_by(tests: str, *changes: tuple[str, str, str, str]) -> tuple[Kept, ...]:
+    return tuple(Kept(tests, *change) for change in changes)
+
+
+# Threads of one block or of several, and the runner that looks for what they do.
+RACES = (
+    *_seen_by(
+        "test_bits.py -k race --family index_copy",
         (
-            "if (place + 1 < rows && keys[place + 1] == position) continue;",
-            "if (place > 0 && keys[place - 1] == position) continue;",
-        ),
-        (
-            "elect_last(owners, destination, static_cast<owner_t>(i));",
-            "elect_last(owners, destination, static_cast<owner_t>(-i));",
-        ),
-    ),
-    *_of(
-        _INCLUDE + "owner.cuh",
-        "tests/rules/test_bits.py -k race --family index_copy",
-        ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
-    ),
-    *_of(
-        _ROWS + "sums.cu",
-        _LAUNCH("sums"),
-        (
-            "auto value = include_self ? to_opmath(self[i])",
-            "auto value = true ? to_opmath(self[i])",
-        ),
-        ("count + (include_self ? 1 : 0)", "count"),
-        (
-            "auto value = include_self ? to_opmath(own_out[i])",
-            "auto value = true ? to_opmath(own_out[i])",
-        ),
-        (
-            "if (own < 0 || own >= owned) continue;\n          auto value",
-            "if (own < 0) continue;\n          auto value",
-        ),
-        ("      if (place >= share.end) break;\n", ""),
-        ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
-    ),
-    *_of(
-        _ROWS + "sums.cu",
-        "tests/rules/test_bits.py -k race --family scatter_reduce",
-        ("if (mean) atomicAdd(counts + own, 1);", "if (mean) counts[own] += 1;"),
-    ),
-    *_of(
-        _ROWS + "sums.cu",
-        _LAUNCH("sums") + " -k narrow_ones",
-        (
-            "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
-            "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
-            "            if (!wide || own >= 0) {",
+            "owner.cuh",
+            "elect_last",
+            "atomic_max(owners + destination, position)",
+            "owners[destination] = position",
         ),
     ),
-    *_of(
-        _INCLUDE + "segment_reduce.cuh",
-        f"{_LAUNCH('sums')} {_LAUNCH('scattered')}",
-        ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
-        ("if (first_run && !last_launch) {", "if (!last_launch) {"),
-        ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
-        ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
+    *_seen_by(
+        "test_bits.py -k race --family scatter_reduce",
+        ("sums.cu", "index_add_strips", "atomicAdd(counts + own, 1)", "counts[own] += 1"),
     ),
-    *_of(
-        _ROWS + "sort.cu",
-        "tests/cuda/rows/test_sort.py",
-        ("of_warp += count;", "of_warp += 0;"),
+    *_seen_by(
+        "test_bits.py -k race --family histograms",
+        ("histograms/kernels.cu", "histc_count", "atomic_add(counts + b,", "counts[b] += ("),
+    ),
+    *_seen_by(
+        "rows/test_interpolation.py",
         (
-            "int d = has(r) ? digit_of(key[r], pass, width) : DIGITS - 1;",
-            "int d = has(r) ? digit_of(key[r], pass, width) : 0;",
-        ),
-        ("met + __popc(alike));", "__popc(alike));"),
-        (
-            "begin.in_all - begin.in_tile + count_before",
-            "begin.in_all - begin.in_tile + 0 * count_before",
+            "interpolation_small.cuh",
+            "upsample_small",
+            "__syncthreads();  // for the tables",
+            "__syncwarp();",
         ),
     ),
-    *_of(
-        _ROWS + "scattered.py",
-        f"{_LAUNCH('scattered')} {_LAUNCH('sums')}",
-        ("all(repeats[dim + 1 :])", "True"),
+    *_seen_by(
+        "grid_sampler/test_properties.py", ("index.cuh", "add_in_block", "? 1 : 0", "? 0 : 0")
     ),
-    *_of(
-        _ROWS + "sort.py",
-        "tests/cuda/rows/test_sort.py",
-        ("_count(wraps).launch", "_count(False).launch"),
-        ("else THREADS // 2, wraps, by", "else THREADS // 2, False, by"),
-        ("_sort(dtype, THREADS, wraps, by", "_sort(dtype, THREADS, False, by"),
-    ),
-    *_of(
-        _INCLUDE + "look_back.cuh",
-        "tests/cuda/rows/test_sort.py",
-        (
-            "sum += word[b] < 0 ? ~word[b] : word[b] - 1;",
-            "sum += word[b] < 0 ? ~word[b] : word[b];",
-        ),
-        ("end = word[b] < 0 ? 0 : end - 1;", "end = end - 1;"),
-        (
-            "store_relaxed(words + tile * stride, ~(sum + count));",
-            "store_relaxed(words + tile * stride, ~sum);",
-        ),
-    ),
-    *_of(
-        _INCLUDE + "crowd.cuh",
-        "tests/cuda/test_primitives.py::test_sums_in_warps "
-        "tests/cuda/test_primitives.py::test_a_crowd_makes_one_atomic",
-        ("lane == leader ? sum : joins ? 0 : value[k]", "lane == leader ? sum : value[k]"),
-        ("if (__popc(crowd) < CROWD) break;", "if (__popc(crowd) <= CROWD) break;"),
-    ),
-    *_of(
-        _INCLUDE + "accumulator.cuh",
-        "tests/cuda/test_accumulator.py",
-        ("return kept + (rest > middle ||", "return kept + (rest >= middle ||"),
-        ("(static_cast<uint64_t>(biased - 1)", "(static_cast<uint64_t>(biased)"),
-        ("parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
-    ),
-    *_of(
-        _INCLUDE + "compensated_sum.cuh",
-        "tests/cuda/test_compensated_sum.py " + _LAUNCH("padding"),
-        ("low = add_rn(low, lost_in_sum(high, value, total));", "low = add_rn(low, acc_t(0));"),
-        ("return is_finite(low) ? add_rn(high, low) : high;", "return add_rn(high, low);"),
-    ),
-    *_of(
-        _ROWS + "padding.cu",
-        _LAUNCH("padding"),
-        (
-            "if ((k == 0 && i == 0) || (k == 2 && i == axis.in - 1)) return -1;",
-            "if (k == 0 && i == 0) return -1;",
-        ),
-        ("i == axis.in - 1 ? axis.out : least", "i == axis.in ? axis.out : least"),
-    ),
-    *_of(
-        _RULES + "avg_pool3d/kernels.cu",
-        _LAUNCH("pooling"),
-        ("index_t margin = padded ? padding : 0;", "index_t margin = padding;"),
-    ),
-    *_of(
-        _INCLUDE + "pooled_axis.cuh",
-        _LAUNCH("pooling"),
-        ("last * stride.value < part ? 1 : 0", "last * stride.value <= part ? 1 : 0"),
-    ),
-    *_of(
-        _RULES + "adaptive_avg_pool/kernels.cu",
-        _LAUNCH("pooling"),
-        ("from.quotient((i + 1) * to.value - 1) + 1", "from.quotient((i + 1) * to.value - 1)"),
-    ),
-    *_of(
-        _RULES + "adaptive_max_pool/kernels.cu",
-        _LAUNCH("pooling"),
-        ("in.quotient((i + 1) * out - 1) + 1", "in.quotient((i + 1) * out - 1)"),
-    ),
-    *_of(
-        _RULES + "max_pool3d/kernels.cu",
-        "tests/rules/test_truth.py --family max_pool3d",
-        ("(axis.dilation > 1)", "(axis.dilation > 2)"),
-    ),
-    *_of(
-        _INCLUDE + "chosen_windows.cuh",
-        "tests/cuda/test_primitives.py -k chosen_windows",
-        ("position)) |\n          static_cast<uint32_t>(bits >> 32)) == 0", "position))) == 0"),
-    ),
-    *_of(
-        _INCLUDE + "chosen_windows.cuh",
-        "tests/cuda/rows/test_pooling.py -k neighbours",
-        ("if (ow < holding.begin || ow >= holding.end) continue;", ""),
-        ("/ n | static_cast<uint32_t>(bits >> 32)", "/ n"),
-        ("plane += hop", "plane += 2 * hop"),
-        ("covering(2, w + columns - 1).end", "covering(2, w).end"),
-    ),
-    *_of(
-        _RULES + "fractional_max_pool/kernels.cu",
-        _PROPERTIES("fractional_max_pool"),
-        ("quotient((low - 1) >> 4) + 1;", "quotient((low - 1) >> 4) + 2;"),
-        ("if (taken[0] == n) return;", ""),
-    ),
-    *_of(
-        _RULES + "embedding_bag/kernels.cu",
-        _PROPERTIES("embedding"),
-        ("row >= 0 && row != padding_idx &&", "row >= 0 &&"),
-    ),
-    *_of(
-        _RULES + "histograms/kernels.cu",
-        "tests/rules/test_truth.py tests/rules/test_bits.py --family histograms",
-        ("values[b] <= high", "values[b] < high"),
-        ("atomic_add(counts + b, static_cast<int64_t>(own[b]))", "counts[b] += own[b]"),
-    ),
-    *_of(
-        _RULES + "nll_loss2d/kernels.cu",
-        _PROPERTIES("nll_loss2d"),
-        (" || chosen[j] == ignore_index) continue;", ") continue;"),
-        ("mean ? div_rn(loss, weight) : loss", "loss"),
-    ),
-    *_of(
-        _RULES + "order_statistics/kernels.cu",
-        "tests/rules/test_truth.py --family order_statistics",
-        ("nans > 0 ? n - 1 : (n - 1) / 2", "nans > 0 ? n - 1 : n / 2"),
-        ("(n - nans - 1) / 2", "(n - nans) / 2"),
-    ),
-    *_of(
-        _INCLUDE + "ordered.cuh",
-        "tests/cuda/test_ordered.py",
-        ("if (is_nan(value)) return all;", "if (is_nan(value)) return 0;"),
-        ("return key == static_cast<type>(sign - 1) ? sign : key;", "return key;"),
-    ),
-    *_of(
-        _RULES + "scan/kernels.cu",
-        "tests/rules/scan/test_properties.py tests/rules/test_truth.py --family scan",
-        ("T factor = alike ? T(1) : exp_nonpositive", "T factor = exp_nonpositive"),
-        (
-            "narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()))",
-            "narrowed<scalar_t>(sum.total())",
-        ),
-    ),
-    *_of(
-        _INCLUDE + "product.cuh",
-        "tests/cuda/test_product.py",
-        ("exponent + x.exponent + exponent_of(product)}", "exponent + exponent_of(product)}"),
-        ("fabs(x) >= least && fabs(x) <", "fabs(x) <"),
-        ("mul_rn(lost, power_of_two<T>(-carry))", "lost"),
-    ),
-    *_of(
-        _INCLUDE + "scan.cuh",
-        "tests/cuda/test_scan.py",
-        ("op(later ? theirs : even, later ? odd : theirs)", "op(theirs, later ? odd : even)"),
-        ("totals[children + node] = join(others, last);", "totals[children + node] = others;"),
-        ("    nodes /= SCAN_CHILDREN;\n", ""),
-        ("int64_t nodes = tiles - 1, base = 0;", "int64_t nodes = tiles, base = 0;"),
-        ("lane < child ? totals[base", "lane <= child ? totals[base"),
-    ),
-    *_of(
-        _INCLUDE + "exponential.cuh",
-        "tests/cuda/test_exponential.py",
-        ("return x < least ? T(0) : x;", "return T(0);"),
-    ),
-    *_of(
-        _INCLUDE + "interpolation_gather.cuh",
-        _LAUNCH("interpolation"),
-        ("clamps && axis.at == 0 ? 0 : most(tap, 0);", "most(tap, 0);"),
-    ),
-    *_of(
-        _INCLUDE + "interpolation_table.cuh",
-        _LAUNCH("interpolation"),
-        ("begin > i : end >= i", "begin > i : end > i"),
-    ),
-    *_of(
-        _INCLUDE + "interpolation_small.cuh",
-        _LAUNCH("interpolation"),
-        ("__syncthreads();  // for the tables", "__syncwarp();"),
-        ("__syncthreads();  // for the ranges", "__syncwarp();"),
-        ("__syncthreads();  // for the weights", "__syncwarp();"),
-        ("positions - first,", "positions,"),
-        ("most(high_of(a)[count[a] - 1]", "most(high_of(a)[0]"),
-    ),
-    *_of(
-        "detmode/cuda/rows/interpolation.py",
-        "tests/cuda/rows/test_interpolation.py -k few",
-        ("if _reads(axes) <= MAX_READS:", "if True:"),
-        ("length * opmath.itemsize <= SHARED:", "length <= SHARED:"),
-        ("_strip_bytes(axes, opmath) <= STRIP:", "STRIP:"),
-        ("(behind if behind > 0 else 0) + 3", "3"),
-    ),
-    *_of(
-        "detmode/cuda/rows/interpolation_tables.py",
-        "tests/cuda/rows/test_interpolation.py -k kept",
-        ("found is None or found.used > CAPACITY:", "found is None:"),
-        ("if length > MOST_KEPT:", "if False:"),
-        ("if start + length > CAPACITY:", "if False:"),
-        ("known.update(new)", "pass"),
-        ("or (new and new.get(given))", ""),
-    ),
-    *_of(
-        "detmode/rules/fractional_max_pool/launch.py",
-        _PROPERTIES("fractional_max_pool"),
-        ("or indices_shape != out_shape", ""),
-        ("if 0 in shape:", "if False:"),
-        ("ones + shape[-n:], ones + pooled,", "ones + pooled, ones + shape[-n:],"),
-        ("len(regions) < 3 or", ""),
-        ("regions[2] < 1 << 31:", "regions[2]:"),
-        ("return 18 * max(", "return 16 * max("),
-    ),
-    *_of(
-        "detmode/cuda/rows/extrema.py",
-        _LAUNCH("scattered"),
-        ("by_row=by_row, largest=largest)", "by_row=by_row, largest=True)"),
-        ('("n",), include_self=include_self,', '("n",), include_self=True,'),
-    ),
-    *_of(
-        "detmode/cuda/signature.py",
-        "tests/cuda/test_signature.py",
-        ("if given.keys() != set(names):", "if False:"),
-        ("tensors: put(buffer, 0,", "tensors: put(buffer, 8,"),
-        ("packed[len(packed) - 8 * n_behind :]", "packed[: 8 * n_behind]"),
-    ),
-    *_of(
-        "detmode/rules/grid_sampler/checks.py",
-        "tests/rules/test_errors.py tests/rules/grid_sampler/test_properties.py -k grid",
-        ("input[0] == grid[0] and grid[-1] == dims", "input[0] == grid[0]"),
-        ("and 0 not in sizes:", ":"),
-        ("if input[:1] != grid[:1]:", "if False:"),
-        ("check_scalar_type(*dtypes)", "pass"),
-    ),
-    *_of(
-        "detmode/cuda/launch.py",
-        "tests/cuda/test_signature.py",
-        ("0 <= x | (y | z) << 15 < 2**31", "0 <= x | y << 15 < 2**31"),
-        ("0 <= x | (y | z) << 15 < 2**31", "x | (y | z) << 15 < 2**31"),
-    ),
-    *_of(
-        "detmode/cuda/launch.py",
-        "tests/cuda/test_signature.py",
-        ("_device_of = Tensor.get_device", "_device_of = lambda tensor: tensor.get_device()"),
-        ("source.signature(entry).check_tensors(bound[1])", "pass"),
-        ("        if _are_alike:", "        if True:"),
-        ('or name.startswith("_")', "or False"),
-    ),
-    *_of(
-        _RULES + "upsample_aa/kernels.cu",
-        "tests/rules/test_truth.py -k upsample_aa",
-        ("if (resize.scale >= opmath_t(1)) support =", "if (resize.scale > opmath_t(2)) support ="),
-    ),
-    *_of(
-        _RULES + "grid_sampler/sample.cuh",
-        _PROPERTIES("grid_sampler"),
-        ("y.index[j] >= 0 && z.index[k] >= 0;", "y.index[j] >= 0;"),
-        ("stride.h == row) && (size.d", "true) && (size.d"),
-    ),
-    *_of(
-        _RULES + "grid_sampler/kernels.cu",
-        _PROPERTIES("grid_sampler"),
-        ("sample.y.index[j] < 0 || sample.z.index[k] < 0", "sample.z.index[k] < 0"),
-        ("pixel < first + owned && pixel + step > first", "pixel < first + owned && pixel > first"),
-    ),
-    *_of(
-        _INCLUDE + "sum_to_zeros.cuh",
-        _PROPERTIES("grid_sampler"),
-        ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
-        ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
-        ("if (takes && before > own[0]) own[0] = before;", ""),
-        ("if (takes) parts[0][k] += before;", ""),
-    ),
-    *_of(
-        _INCLUDE + "index.cuh",
-        _PROPERTIES("grid_sampler"),
-        (
-            "atomicAdd(halves, low) + low < low ? 1 : 0",
-            "atomicAdd(halves, low) + low < low ? 0 : 0",
-        ),
-    ),
-    *_of(
-        _ROWS + "assign.cu",
-        _PROPERTIES("max_unpool"),
-        ("load_in_block(owners + own) < from", "load_in_block(owners + own) > from"),
-        ("own_source[owners[i]]", "own_source[owners[0]]"),
-    ),
-    *_of(
-        _RULES + "deform_conv2d/kernels.cu",
-        _PROPERTIES("deform_conv2d"),
-        ("mul_rn(to_opmath(mask[taps.in_mask(tap)]), value) : value", "value : value"),
-    ),
-    *_of(
-        _RULES + "roi_pools/align.cu",
-        _PROPERTIES("roi_pools"),
-        ("if (!aligned && !(size >= 1)) size = 1;", "if (!(size >= 1)) size = 1;"),
-    ),
-    *_of(
-        _RULES + "roi_pools/pool.cu",
-        _PROPERTIES("roi_pools"),
-        ("if (pixel == -1) return -1;", "if (pixel <= 0) return -1;"),
-    ),
-    *_of(
-        _RULES + "ctc_loss/kernels.cu",
-        _PROPERTIES("ctc_loss"),
-        ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
-    ),
-    *_of(
-        _ROWS + "extrema.cu",
-        _LAUNCH("scattered"),
-        ("if (include_self && extremum<scalar_t>::key_of", "if (extremum<scalar_t>::key_of"),
+    *_seen_by("test_sort.py", ("look_back.cuh", "count_before", "~(sum + count)", "~sum")),
+    *_seen_by("test_host.py -k barrier", ("schedule.h", "pop_ready", "count > 1", "count > 64")),
+    *_seen_by(
+        "test_races.py",
+        ("races.h", "note_mark", "if (!reads)", "if (false)"),
+        ("races.h", "note", "first.bytes == now.bytes &&", ""),
     ),
 )
 
-TABLE = (
-    *_of(
-        "detmode/table/conditions.py",
-        "tests/table/test_conditions.py",
+# Certificates: what orders of blocks prove, and what a run that stopped midway does not.
+ORDERS = (
+    *_seen_by(
+        "test_commuting.py test_certify.py",
+        ("orders.py", "conflicting", "| (low == ORDERED)", ""),
+        ("orders.py", "Conflicts._normal_forms", "stops is None or", ""),
+        ("certificates/cuda.py", "_Search._variation_of_orders", "or watch.stopped", ""),
+        ("certificates/cuda.py", "_Search._variation", "None if watch.stopped else", ""),
         (
-            "call.device_types.isdisjoint(device_types),",
-            "call.device_types.issuperset(device_types),",
+            "certificates/cuda.py",
+            "_Search._variation_of_orders",
+            "if conflicts.add(",
+            "if 0 and conflicts.add(",
         ),
-        ("tensor.requires_grad and torch.is_grad_enabled()", "tensor.requires_grad"),
-        ("call.arguments.get(name) is not None, (name,)", "name in call.arguments, (name,)"),
-        ("lambda call: first(call) and second(call)", "lambda call: first(call) or second(call)"),
-    ),
-    *_of(
-        "detmode/table/rule.py",
-        "tests/table/test_rule_table.py tests/rules/test_versions.py",
-        ("return since <= version <= until", "return since <= version < until"),
-        ('return self.alert[variant == "out"]', "return self.alert[0]"),
-        ("(Refuse() if self.alert else Native())", "Native()"),
-    ),
-    *_of(
-        "detmode/table/rule_table.py",
-        "tests/table/test_rule_table.py tests/mode/test_variants.py",
-        ("RuleTable._of([*other._rows, *kept]", "RuleTable._of([*kept, *other._rows]"),
-        (
-            "return (_overload_name(rule.op), rule.when, rule.since, rule.until)",
-            "return (_overload_name(rule.op), rule.when)",
-        ),
-        ("functional_signature(functional) == functional_signature(func)", "True"),
+        ("intrinsics.h", "", "(sizeof(T) == 8 ? 1 : 0)", "0"),
     ),
 )
 
-STATE = (
-    *_of(
-        "detmode/cuda/allocation.py",
-        "tests/cuda/test_allocation.py",
-        ("step *= size or least", "step *= size"),
-        ("return first, last, *between", "return first, *between, last"),
-        ("elif input.is_contiguous():", "elif True:"),
-        ("if is_formed and (", "if is_formed or ("),
-        ("return _poison(_on_cpu(sizes, strides, dtype))", "pass"),
+# What is undone: in which order, by which thread, after a fork, after a failure.
+UNDONE = (
+    *_seen_by(
+        "test_block.py test_setting.py test_flags.py test_undo.py test_left_elsewhere.py",
+        ("undo.py", "Undo._run", "reversed(self._steps)", "self._steps"),
+        ("undo.py", "Undo.run_in_thread", "self.is_here", "True"),
+        ("undo.py", "Calls.elsewhere", "calls is not mine and", ""),
+        ("process/setting.py", "Setting._drop", "self._chosen = after =", "after ="),
+        ("process/setting.py", "Setting._restore", "except Exception", "except ConflictError"),
+        ("torch_settings.py", "call_if_settled", "or FLAG._waiting", ""),
     ),
-    *_of(
-        "detmode/process/undo.py",
-        "tests/process/test_undo.py tests/process/test_setting.py "
-        "tests/mode/test_left_elsewhere.py",
-        ("for step in reversed(self._steps):", "for step in self._steps:"),
-        ("if self.is_here:", "if True:"),
-        ("each is not mine and not each.is_idle()", "not each.is_idle()"),
-        ("self._threads.clear()", "pass"),
+    *_seen_by(
+        "test_listed.py",
+        ("listed.py", "_leave", "or not batch.is_complete", ""),
+        ("listed.py", "acting", "_guest_of(_levels[-1])", "None"),
     ),
-    *_of(
-        "detmode/process/setting.py",
-        "tests/mode/test_block.py tests/process/test_setting.py tests/mode/test_flags.py",
-        ("self._open[later[0]] = self._open[block]", "pass"),
-        ("self._chosen = after = found", "after = found"),
-        ("if len(self._active) > 1:", "if False:"),
-        ("except Exception as error:", "except ConflictError as error:"),
+    *_seen_by(
+        "test_patched.py",
+        ("patched.py", "Patched._restore", "self._held(owner) is stand_in.function", "True"),
+        ("patched.py", "_StandIn.__init__.function", "if self.is_active else original", ""),
     ),
-    *_of(
-        "detmode/process/torch_settings.py",
-        "tests/mode/test_block.py tests/process/test_setting.py tests/mode/test_flags.py",
-        ("not _get_flag() or _get_warn_only() or", "not _get_flag() or"),
-        ("NOT_CALLED if FLAG._active or FLAG._waiting else", "NOT_CALLED if FLAG._active else"),
+    *_seen_by(
+        "test_hooks.py", ("callbacks.py", "_waiting.get_future", "not future.done()", "False")
     ),
-    *_of(
-        "detmode/environment/seeding.py",
-        "tests/environment/test_seeding.py",
-        ("seed = worker.seed % (_LARGEST + 1)", "seed = worker_id"),
-        ("return partial(torch.set_rng_state, on_host)", "return int"),
-        ("if not 0 <= value <= _LARGEST:", "if not 0 <= value:"),
+    *_seen_by(
+        "rows/test_interpolation.py -k kept",
+        ("interpolation_tables.py", "kept_tables", "or found.used > CAPACITY", ""),
     ),
-    *_of(
-        "detmode/environment/nccl.py",
-        "tests/environment/test_doctor.py tests/table/test_conditions.py",
-        ('("nvls",) if _on_one_node() else ("nvls", "nvlstree")', '("nvls",)'),
-        ('_ALGORITHMS - listed if names.startswith("^") else listed', "listed"),
-    ),
-    *_of(
-        "detmode/sites/forward_memory.py",
-        "tests/mode/test_allow.py tests/sites/test_forward_memory.py",
-        (" - node.name().endswith(_COPY_SLICES)", ""),
-        ("allowed += self._allowed_around(node)", "pass"),
-        ("[node, *_nodes_around()] if", "[node] if"),
-        ("if all(patterns in note.allowed for note in notes)", "if True"),
-        ("_get_frame(3)", "_get_frame(4)"),
+    *_seen_by(
+        "test_allocation.py",
+        ("allocation.py", "_new", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
     ),
 )
 
-MODE = (
-    *_of(
-        "detmode/mode/substitution.py",
-        "tests/mode/test_variants.py tests/rules/test_written.py",
-        ("if size > 1 and stride <= reach:", "if size > 1 and stride < reach:"),
-        ("return start < last and first < end", "return start <= first < end"),
-        ("            target.copy_(result)\n        return target", "        return target"),
-        ('arguments = {**arguments, "dtype": target.dtype}', "pass"),
+# Files of users: links, pipes, forks, a process that is killed; generators of workers.
+FILES = (
+    *_seen_by(
+        "test_files.py test_cache.py",
+        ("files.py", "replace_file", "os.path.realpath(path)", "path"),
+        ("files.py", "remove_folder", "os.getpid() == owner", "True"),
+        ("files.py", "_stream", "stat.S_ISREG(about.st_mode)", "True"),
+        ("output.py", "_make_absolute", "path.absolute()", "path"),
     ),
-    *_of(
-        "detmode/mode/decide.py",
-        "tests/mode/test_decide.py",
-        (
-            "isinstance(rule.without_substitute, Native) and is_flag_on",
-            "isinstance(rule.without_substitute, Native)",
-        ),
-        ("(is_silent and not policy.strict)", "is_silent"),
-        ("not (policy.substitute or override)", "not policy.substitute"),
+    *_seen_by(
+        "test_foreign_files.py",
+        ("drift.py", "drift", "*map(in_a_line, texts)", "*texts"),
+        ("trace_file.py", "_known", ": text_of(each)", ": each"),
     ),
-    *_of(
-        "detmode/mode/interception.py",
-        "tests/testing/test_pytest_plugin.py",
-        ("self._known is not None and self._known(call)", "False"),
-    ),
-    *_of(
-        "detmode/mode/listed.py",
-        "tests/mode/test_listed.py",
-        ("return _guest_of(_levels[-1]) if _levels else None", "return None"),
-        ("if not _levels or not batch.is_complete:", "if not _levels:"),
-        ("and _choices(other) != _choices(level):", "and False:"),
-    ),
-    *_of(
-        "detmode/mode/listed_operators.py",
-        "tests/mode/test_listed.py tests/mode/test_listed_costs.py",
-        ("is_forward = rows.is_forward(op)", "is_forward = False"),
-        ("row.rule.when.arguments and _SETTINGS", "_SETTINGS"),
-    ),
-    *_of(
-        "detmode/mode/changed_settings.py",
-        "tests/mode/test_changed_settings.py",
-        ("elif warns_only:", "elif False:"),
-        ("if CUDNN_BENCHMARK.chosen():", "if False:"),
-    ),
-    *_of(
-        "detmode/mode/overload_info.py",
-        "tests/mode/test_views.py",
-        ('and func.namespace == "aten"', ""),
-    ),
-    *_of(
-        "detmode/mode/row_counter.py",
-        "tests/reports/test_report.py tests/process/test_log.py",
-        ("calls.count += 1", "calls.count += 2"),
-        ("if logged > _LINES:", "if logged >= _LINES:"),
+    *_seen_by(
+        "test_seeding.py",
+        ("seeding.py", "seed_worker", "worker.seed % (_LARGEST + 1)", "worker_id"),
+        ("seeding.py", "_read_torch", "partial(torch.set_rng_state, on_host)", "int"),
     ),
 )
 
-RUNS = (
-    *_of(
-        "detmode/runs/align.py",
-        "tests/runs/test_align.py",
-        ("at = (anchor[0] + 1, anchor[1] + 1)", "at = anchor"),
-    ),
-    *_of(
-        "detmode/bits/difference.py",
-        "tests/runs/test_dumps.py tests/testing/test_reproducible.py",
-        ("(bytes_of_one != bytes_of_other).any(1)", "(bytes_of_one != bytes_of_other).all(1)"),
-    ),
-    *_of(
-        "detmode/runs/diff.py",
-        "tests/runs/test_recording.py tests/runs/test_faults.py",
-        ("one.first_draws.get(name, i) >= i", "True"),
-        ("if same_inputs and not _is_collective(", "if not _is_collective("),
-    ),
-    *_of(
-        "detmode/runs/ranks.py",
-        "tests/runs/test_ranks.py",
-        ("if known is False:", "if known is None:"),
-        ("key=lambda rank: (collectives_before(rank), rank)", "key=lambda rank: rank"),
-    ),
-    *_of(
-        "detmode/runs/trace_index.py",
-        "tests/runs/test_recording.py tests/runs/test_faults.py",
-        ("self.anchors.append(whole if from_outside else 0)", "self.anchors.append(whole)"),
-        (
-            "kinds.setdefault((shape.overload, shape.sides), len(kinds))",
-            "kinds.setdefault((shape.overload, shape.sides, shape.site), len(kinds))",
-        ),
-    ),
-)
-
-REPORTS = (
-    *_of(
-        "detmode/reports/report.py",
-        "tests/reports/test_report.py",
-        ("return self.overload, self.action, self.site", 'return self.overload, "", self.site'),
-        (
-            "(_NAMES.index(record.action), -record.count)",
-            "(_NAMES.index(record.action), record.count)",
-        ),
-    ),
-    *_of(
-        "detmode/reports/verdict.py",
-        "tests/reports/test_report.py",
-        ('return bool(head.get("devices", rows))', "return True"),
-        ("    elif gaps:\n", "    elif False:\n"),
-    ),
-    *_of(
-        "detmode/process/threads.py",
-        "tests/mode/test_other_threads.py",
-        ("    _local.followers = followers\n", ""),
-    ),
-    *_of(
-        "detmode/environment/doctor/__init__.py",
-        "tests/environment/test_doctor.py",
-        (
-            "tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))",
-            "tuple(found)",
-        ),
-    ),
-    *_of("detmode/reports/html.py", "tests/reports", ("autoescape=True", "autoescape=False")),
-    *_of(
-        "detmode/reports/sarif.py",
-        "tests/reports",
-        ("max(int(line), 1)", "int(line) - 1"),
-        (
-            '"level": page.level(row.group),\n                "message"',
-            '"level": "note",\n                "message"',
-        ),
-    ),
-    *_of(
-        "detmode/reports/modules.py",
-        "tests/reports",
-        ("alike.setdefault((names[0], len(names)), [])", "alike.setdefault((names[0], 0), [])"),
-    ),
-    *_of(
-        "detmode/cli/program.py",
-        "tests/cli/test_commands.py",
-        ('"DETMODE_LOG", "").lower() == "debug"', '"DETMODE_LOG", "").lower() != "debug"'),
-        ("say(str(error.code))", "pass"),
-    ),
-    *_of(
-        "detmode/testing/baseline.py",
-        "tests/testing/test_pytest_plugin.py",
-        ("linecache.getline(file, int(line)).strip()", "line"),
-    ),
-    *_of(
-        "detmode/process/files.py",
-        "tests/process/test_files.py tests/cuda/test_cache.py",
-        ("replace_entry(os.path.realpath(path),", "replace_entry(path,"),
-        ("if os.getpid() == owner:", "if True:"),
-        (
-            "return None if stat.S_ISREG(about.st_mode) else os.open(path, os.O_WRONLY)",
-            "return None",
-        ),
-    ),
-    *_of(
-        "detmode/cli/commands/output.py",
-        "tests/process/test_files.py",
-        ("setattr(options, name, path.absolute())", "pass"),
-    ),
-    *_of(
-        "detmode/environment/lock/drift.py",
-        "tests/process/test_foreign_files.py",
-        ("return (*_unlocked(locked, here), *drifts(locked, here))", "return drifts(locked, here)"),
-        ("return Drift(*map(in_a_line, texts))", "return Drift(*texts)"),
-    ),
-    *_of(
-        "detmode/runs/trace_file.py",
-        "tests/process/test_foreign_files.py",
-        ("{text_of(key): text_of(each) for key", "{text_of(key): each for key"),
-    ),
-)
-
-_COMPILED = "tests/mode/compiled/test_{}.py".format
-
+# Code that is compiled, loaded again, and run under another mode.
 COMPILED = (
-    *_of(
-        "detmode/mode/compiled/hooks.py",
-        f"{_COMPILED('compiled')} {_COMPILED('loading')}",
-        ("install_guard(source.make_guard(GuardBuilder.EQUALS_MATCH))", "pass"),
-        ("        _forget_deterministic_code()\n", ""),
+    *_seen_by(
+        "test_compiled.py test_loading.py",
+        ("hooks.py", "call_user_compiler", "install_guard(", "id("),
+        ("current.py", "key_of", "{mode.overrides} ", ""),
     ),
-    *_of(
-        "detmode/mode/compiled/current.py",
-        _COMPILED("compiled"),
-        ("{mode._overrides} {mode._simulate}", "{mode._simulate}"),
-    ),
-    *_of(
-        "detmode/mode/compiled/lowering.py",
-        f"{_COMPILED('compiled')} {_COMPILED('inductor')} {_COMPILED('versions_and_caches')}",
-        ("return written not in others and further(node)", "return further(node)"),
-        ('if "upsample" in func._opname or _stays_whole(mode, func):', "if False:"),
-        ("lowered.append(bool(met))", "lowered.append(False)"),
-        ("is_sparse = any(", "is_sparse = all("),
-        ('mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),', ""),
-    ),
-    *_of(
-        "detmode/mode/compiled/timing.py",
-        _COMPILED("inductor"),
-        ("if option.name in given and given[option.name] == option.timed:", "if False:"),
-        ('if len(getattr(kernel, "configs", ())) > 1:', "if False:"),
-    ),
-    *_of(
-        "detmode/table/twins.py",
-        _COMPILED("inductor"),
-        ("tags = (torch.Tag.cudagraph_unsafe,)", "tags = ()"),
-    ),
-    *_of(
-        "detmode/sites/graph_nodes.py",
-        f"{_COMPILED('compiled')} {_COMPILED('programs')}",
-        ("if root and outermost.startswith(root):", "if False:"),
-        ('base = base.removesuffix("_")', "pass"),
-    ),
-    *_of(
-        "detmode/sites/forward_memory.py",
-        _COMPILED("programs"),
-        ("self._callers.keep(number, caller)", "pass"),
-        ("except ValueError:", "except KeyError:"),
-    ),
-    *_of(
-        "detmode/sites/lines.py",
-        "tests/mode",
+    *_seen_by(
+        "test_compiled.py test_inductor.py test_versions_and_caches.py",
+        ("lowering.py", "_in_place.is_alone", "written not in others and", ""),
+        ("lowering.py", "_put_twins.with_twins", "bool(met)", "False"),
         (
-            "if places is _MODULES:\n                if module is None:",
-            "if False:\n                if True:",
+            "lowering.py",
+            "keeping_whole",
+            'mock.patch.object(ir, "SplitScan", _unsplit(ir.Scan)),',
+            "",
         ),
-        ("            if places is _ENGINES:\n                return None", "            pass"),
-        ("if inner.f_code is _ENGINE_CALL:", "if False:"),
-        ("if code is _MODULE_CALL or _is_wrapper(code):", "if code is _MODULE_CALL:"),
-        ("        elif has_wrappers and _is_wrapper(code):", "        elif False:"),
-        ("return _OTHERS if code is INTERPRETER else _places", "return _places"),
-        ("_compiled = convert_frame.input_codes.seen", "pass"),
-        ("if path is None and (modules", "if path is not None and (modules"),
+        ("twins.py", "twin_of", "(torch.Tag.cudagraph_unsafe,)", "()"),
     ),
-    *_of(
-        "detmode/runs/compiled_graphs.py",
-        _COMPILED("observers"),
-        ('if options.get("is_backward"):', "if False:"),
-        ("fresh -= used", "pass"),
+    *_seen_by(
+        "test_compiled.py test_programs.py",
+        ("graph_nodes.py", "_name", 'base.removesuffix("_")', "base"),
     ),
 )
 
-_RANKS = "tests/distributed/test_{}.py".format
-
-MANY_RANKS = (
-    *_of(
-        "detmode/distributed/exact_sums.py",
-        _RANKS("exact_sums"),
-        ("for places in (1, 2, 3):", "for places in (1, 2):"),
-        ("return codes.add_(exponents.eq(_LARGEST_EXPONENT), alpha=_GAP)", "return codes"),
-        ("nan | (positive == negative)", "nan"),
-        ("for place in (2, 1):", "for place in (1, 2):"),
+# The line of the user: a frame too many or too few, a call that forward made.
+SITES = (
+    *_seen_by(
+        "test_allow.py test_forward_memory.py",
+        ("forward_memory.py", "ByNode.of", "- node.name().endswith(_COPY_SLICES)", ""),
+        ("forward_memory.py", "ForwardMemory._allowed_around", ", *_nodes_around()", ""),
     ),
-    *_of(
-        "detmode/distributed/exact_norm.py",
-        _RANKS("exact_sums"),
-        ("_DIGITS, _BITS = 3, 28", "_DIGITS, _BITS = 1, 28"),
-    ),
-    *_of(
-        "detmode/distributed/buckets.py",
-        f"{_RANKS('buckets')} {_RANKS('microbatches')}",
-        ("if self._used[number] or flags[number]:", "if self._used[number]:"),
-        ("sizes = (-(-each.numel() // block) * block", "sizes = (each.numel()"),
-        ("part[parameter.numel() :].zero_()", "pass"),
-    ),
-    *_of(
-        "detmode/distributed/microbatches.py",
-        _RANKS("microbatches"),
-        ("seed_everything(digest((self._seed, step, index))", "seed_everything(digest((step,))"),
-        ("set_rng_state(generators)", "pass"),
-        ("self._ranks.broadcast(tensors)", "pass"),
-        ("factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)", "factor = max_norm / (norm + 1e-6)"),
-    ),
-    *_of(
-        "detmode/distributed/averaged_buffers.py",
-        _RANKS("microbatches"),
-        ("buffer.copy_(self._old[name])", "pass"),
-        ("if not torch.equal(extremes[0], -extremes[1]):", "if False:"),
-    ),
-    *_of(
-        "detmode/distributed/check.py",
-        _RANKS("check_ranks"),
-        ("self._optimizers[stepped] = any(", "self._optimizers[stepped] = True or any("),
-        ("if self._steps % self._every == 0:", "if self._steps % self._every == 1:"),
-        ("if tables[:, 0, 3].any():", "if False:"),
-        ("self._agreed = check.step", "pass"),
-        ("if len(set(steps.values())) > 1:", "if False:"),
-    ),
-    *_of(
-        "detmode/distributed/check_verdict.py",
-        _RANKS("check_ranks"),
-        ("parties[1:] if len(parties[0]) * 2 > ranks else parties", "parties[1:]"),
-        ("if each and each.shard == shard}", "if each}"),
-    ),
-    *_of(
-        "detmode/distributed/one_report.py",
-        f"{_RANKS('one_report')} {_RANKS('launchers')}",
-        ("self.starts_again = failed and not rank.is_last_attempt", "self.starts_again = False"),
-        ("elif died:", "elif False:"),
-        ("named.pop(rank.name, None)", "pass"),
-    ),
-    *_of(
-        "detmode/cli/launchers.py",
-        _RANKS("launchers"),
-        ('program = ["-m", *program]', "pass"),
-        ('if launching[-1:] == ["--"]:', "if False:"),
-    ),
-    *_of(
-        "detmode/process/callbacks.py",
-        _RANKS("hooks"),
-        ("if not future.done() and", "if False and"),
-    ),
-    *_of(
-        "detmode/process/patched.py",
-        "tests/process/test_patched.py",
-        ("if self._held(owner) is stand_in.function:", "if True:"),
-        ("return (replacement if self.is_active else original)(", "return replacement("),
-        ("held = original = original.__wrapped__", "break"),
-    ),
-    *_of(
-        "detmode/runs/collectives.py",
-        "tests/runs/test_ranks.py tests/runs/test_parallel.py",
-        ("self._counts[group, peers] += 1", "self._counts[group] += 1"),
-        ("return ranks[self.peers[0] : self.peers[0] + 1]", "return ranks"),
-    ),
-    *_of(
-        "detmode/runs/unwritten.py",
-        "tests/runs/test_recording.py tests/runs/test_parallel.py",
-        ("return UNDEFINED if undefined == n_bytes else PARTLY", "return UNDEFINED"),
+    *_seen_by(
+        "tests/mode test_programs.py",
+        ("lines.py", "_calls_backward", "inner.f_code is _ENGINE_CALL", "False"),
         (
-            "return DEFINED if storage.nbytes() or not tensor.numel() else UNDEFINED",
-            "return DEFINED",
+            "lines.py",
+            "_look_at",
+            "code is _MODULE_CALL or _is_wrapper(code)",
+            "code is _MODULE_CALL",
         ),
-    ),
-    *_of(
-        "detmode/runs/marks.py",
-        "tests/runs/test_recording.py tests/runs/test_uninitialized.py",
-        ("new[self._places[put_back]] = self._held[put_back]", "pass"),
-    ),
-    *_of(
-        "detmode/runs/trace_levels.py",
-        "tests/runs/test_levels.py",
-        ("self._open.clear()", "pass"),
-        ('"gradients": _plain([each.grad for each in parameters]),', ""),
-        (
-            "else [generator.get_state() for generator in default_generators().values()],",
-            "else [],",
-        ),
-    ),
-    *_of(
-        "detmode/runs/trace_writer.py",
-        "tests/runs/test_levels.py tests/runs/test_recording.py",
-        ("continue  # one cannot be written", "pass  # one cannot be written"),
-        ("self._thread.join()", "pass"),
-    ),
-    *_of(
-        "detmode/runs/checkpoints.py",
-        "tests/runs/test_levels.py tests/runs/test_ranks.py",
-        ("if None not in leaves:", "if True:"),
-        ("root_of(leaves).hex()", "root_of(leaves[:1]).hex()"),
+        ("lines.py", "_look_at", "_OTHERS if code is INTERPRETER else", ""),
     ),
 )
 
-_CERTIFIED = "tests/verify/certificates/test_{}.py".format
-_CERTIFICATES = f"{_CERTIFIED('commuting')} {_CERTIFIED('certify')}"
-
-CERTIFICATES = (
-    *_of("detmode/cuda/host/intrinsics.h", _CERTIFICATES, ("(sizeof(T) == 8 ? 1 : 0)", "0")),
-    *_of(
-        "detmode/cuda/host/dropped.py",
-        _CERTIFICATES,
-        ('and all(words[each] == "{" for each in opened)', ""),
-        ('and words[position + 1 : position + 2] == [";"]', ""),
-        ("and not _is_compared(words, position)", ""),
+# Several ranks, each a process: who waits for whom, who is blamed, what a stop leaves.
+RANKS = (
+    *_seen_by(
+        "test_buckets.py test_microbatches.py",
+        ("buckets.py", "_Bucket.mean", "or flags[number]", ""),
+        ("microbatches.py", "_loop", "(self._seed, step, index)", "(step,)"),
+        ("averaged_buffers.py", "end_microbatch", "buffer.copy_(", "id("),
     ),
-    *_of(
-        "detmode/verify/certificates/orders.py",
-        _CERTIFICATES,
-        ("(low < high) | (low == ORDERED)", "low < high"),
-        ("if stops is None or stops in meets:", "if stops in meets:"),
+    *_seen_by(
+        "test_check_ranks.py",
+        ("check_verdict.py", "_suspects", "if len(parties[0]) * 2 > ranks else parties", ""),
     ),
-    *_of(
-        "detmode/verify/certificates/cuda.py",
-        _CERTIFICATES,
-        ("if touched is None or watch.stopped:", "if touched is None:"),
-        ("touched = None if watch.stopped else watch.touched", "touched = watch.touched"),
+    *_seen_by(
+        "test_one_report.py test_launchers.py",
+        ("one_report.py", "OneReport._of_all", "failed and not rank.is_last_attempt", "False"),
+        ("launchers.py", "under_detmode", '["-m", *program]', "program"),
+    ),
+    *_seen_by(
+        "test_ranks.py test_parallel.py",
+        ("runs/ranks.py", "_causes", "(collectives_before(rank), rank)", "rank"),
+        (
+            "collectives.py",
+            "CollectiveNumbers.of",
+            "self._counts[group, peers] += 1",
+            "self._counts[group] += 1",
+        ),
+    ),
+    *_seen_by(
+        "test_levels.py test_ranks.py",
+        ("checkpoints.py", "create_global_plan", "root_of(leaves)", "root_of(leaves[:1])"),
     ),
 )
 
-# What no sample reaches: a second strip, what a failure leaves, the edges of shapes and versions.
+# Inputs that no sample has: a second strip, widths, masks, halves, edges of versions.
 UNSEEN = (
-    *_of(
-        _ROWS + "sums.cu",
-        _LAUNCH("sums") + " -k strips",
-        (
-            "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
-            "keys, sums, i, headroom);\n    }\n  }\n}",
-        ),
+    *_seen_by(
+        "index/test_properties.py",
+        ("shapes.py", "are_wide", "run % AT_ONCE == 0", "True"),
+        ("index/launch.py", "index_put", "masks == [True]", "any(masks)"),
     ),
-    *_of(_ROWS + "shapes.py", _LAUNCH("sums") + " -k width", ("run % AT_ONCE == 0", "True")),
-    *_of(
-        _RULES + "index/launch.py",
-        _LAUNCH("assign") + " -k mask",
-        ("unique=masks == [True]", "unique=any(masks)"),
+    *_seen_by("scatter/test_properties.py", ("sums.cu", "read", "k * blockDim.x", "k")),
+    *_seen_by(
+        "test_accumulator.py",
+        ("accumulator.cuh", "scale", "parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
     ),
-    *_of(
-        _INCLUDE + "accumulator.cuh",
-        "tests/cuda/test_primitives.py -k shifts",
-        ("value > (uint64_t(1) << 63) ? 1", "value >= (uint64_t(1) << 63) ? 1"),
-    ),
-    *_of(
-        "detmode/cuda/host/schedule.h",
-        "tests/cuda/test_host.py -k barrier",
-        ("S.shuffled && count > 1", "S.shuffled && count > 64"),
-    ),
-    *_of(
-        "detmode/cuda/host/races.h",
-        "tests/cuda/test_races.py",
-        ("if (!reads) mark->releases.n = 0;", ""),
-        ("(first.bytes == now.bytes && ordered(first, self))", "ordered(first, self)"),
-        ("require_known(from, bytes, (kind & WRITE) != 0, code);\n    return;", "return;"),
-    ),
-    *_of(
-        "detmode/verify/certificates/cuda.py",
-        "tests/verify/certificates/test_certify.py -k another_order",
-        ("if conflicts.add(*_uses(touched)):", "if conflicts.add(*_uses(touched)) and False:"),
-    ),
-    *_of(
-        "detmode/distributed/microbatches.py",
-        "tests/distributed/test_microbatches.py -k failed",
-        ("            self._gradients.clear()\n            set_rng", "            set_rng"),
-        ("            self._buffers.restore()\n", ""),
-    ),
-    *_of(
-        "detmode/runs/recording.py",
-        "tests/runs/test_trace_file.py -k killed",
-        ("mentions this call.\n                self._running -= 1", "mentions this call."),
-    ),
-    *_of(
-        "detmode/table/conditions.py",
-        "tests/table/test_conditions.py",
-        ("zip(tensor.shape[-3:], pooled.shape[-3:])", "zip(tensor.shape[-2:], pooled.shape[-2:])"),
-        ("decided(tensor.numel() == 1,", "decided(tensor.numel() <= 1,"),
-    ),
-    *_of(
-        "detmode/table/chain.py",
-        "tests/rules/test_versions.py -k both_ends",
-        ('"since": "2.15",', '"since": "2.14",'),
-    ),
-    *_of(
-        "detmode/integrations/training.py",
-        "tests/distributed/test_buckets.py -k integration",
-        ("world()[1] < 3", "world()[1] < 4"),
+    *_seen_by("test_versions.py -k both_ends", ("chain.py", "on_mps", '"2.15"', '"2.14"')),
+    *_seen_by(
+        "test_recording.py test_uninitialized.py",
+        ("unwritten.py", "Memory.content", "storage.nbytes() or", ""),
     ),
 )
 
-MUTANTS = (
-    *(*KERNELS, *TABLE, *STATE, *MODE, *COMPILED, *RUNS, *MANY_RANKS, *REPORTS, *CERTIFICATES),
-    *UNSEEN,
-)
+KEPT = (*RACES, *ORDERS, *UNDONE, *FILES, *COMPILED, *SITES, *RANKS, *UNSEEN)

@@ -115,7 +115,10 @@ def test_workflows_run_what_contributors_run():
     called = [each for job in jobs() for each in commands(*job.values) if each[0] == "tox"]
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini", encoding="utf-8")
-    assert {each[2] for each in called} >= {*tox["tox"]["env_list"].split(", "), "wheel"}
+    assert tox["tox"]["env_list"] == "all"
+    parts = re.findall(r"\{\[testenv:(\w+)\]commands\}", tox["testenv:all"]["commands"])
+    assert parts == ["lint", "types", "docs", "tests"]
+    assert {each[2] for each in called} >= {*parts, "wheel"}
     *_, more = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     setting, tox, *arguments = shlex.split(more)
     assert [Path(tox).name, *arguments] in [
@@ -124,6 +127,16 @@ def test_workflows_run_what_contributors_run():
         for step in job.values[0]["steps"]
         if setting in ["=".join(each) for each in step.get("env", {}).items()]
     ]
+
+
+def test_all_has_what_its_parts_need():
+    """Plain `tox` installs, once, what its parts install under their own names."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini", encoding="utf-8")
+    parts = re.findall(r"\{\[testenv:(\w+)\]commands\}", tox["testenv:all"]["commands"])
+    groups = [tox[f"testenv:{part}"].get("dependency_groups") or "tests" for part in parts]
+    assert set(tox["testenv:all"]["dependency_groups"].split(", ")) == set(groups)
+    assert all("set_env" not in tox[f"testenv:{part}"] for part in parts)
 
 
 def test_versions_of_python():
