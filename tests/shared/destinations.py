@@ -21,9 +21,9 @@ class Brought:
     """A call.
 
     Args:
-        arguments: what it takes, ``self`` first.
-        to: the row-major positions in ``self`` where values go.
-        values: what goes there, of the shape of ``to``.
+        arguments: of the function, ``self`` first.
+        to: the row-major positions in ``self`` where the values go.
+        values: those that go there, of the shape of ``to``.
     """
 
     arguments: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""What tests need that not every machine has: marks of tests, and packages."""
+"""Needs of tests that not every machine meets: marks of tests, and packages."""
 
 import importlib.util
 import os

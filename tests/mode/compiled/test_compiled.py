@@ -22,9 +22,9 @@ from tests.shared import compiled_functions as functions
 from tests.shared import needs
 from tests.shared.compiled_functions import FUNCTIONS
 
-# PyTorch's compilers warn of much that no test is about, and of more in each version.
 pytestmark = [
     needs.compiler,
+    # PyTorch's compilers warn of much that no test is about, and of more in each version.
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("no_caches"),
 ]

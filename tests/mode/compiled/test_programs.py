@@ -21,9 +21,9 @@ from detmode.verify.claims import same_bits
 from tests.mode.compiled.test_compiled import COMPILED, graphs, rows
 from tests.shared import needs
 
-# The compiler warns, of Python and of itself, by version.
 pytestmark = [
     needs.compiler,
+    # The compiler warns, of Python and of itself, by version.
     pytest.mark.filterwarnings("ignore"),
     COMPILED,
     pytest.mark.usefixtures("no_caches"),
