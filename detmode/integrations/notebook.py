@@ -20,7 +20,7 @@ from detmode.table.override_option import as_override
 
 
 @magics_class
-class DeterministicMagics(Magics):
+class _DeterministicMagics(Magics):
     """The magics of detmode."""
 
     @no_var_expand
@@ -92,4 +92,4 @@ class DeterministicMagics(Magics):
 
 def load(shell: InteractiveShell) -> None:
     """Register the magics in a shell."""
-    shell.register_magics(DeterministicMagics)
+    shell.register_magics(_DeterministicMagics)

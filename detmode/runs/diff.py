@@ -115,17 +115,13 @@ class _Tally:
 
 
 class _First(NamedTuple):
-    """The first pair of aligned calls that differ in one way.
-
-    Args:
-        calls: their numbers; ``None`` for a run that did not make the call.
-        place: the position of the pair among all aligned ones.
-        point: its position in the first run.
-    """
+    """The first pair of aligned calls that differ in one way."""
 
     calls: tuple[int | None, int | None]
     place: int
+    """The position among all aligned pairs."""
     point: int
+    """The position in the first run."""
 
 
 class _Diff:

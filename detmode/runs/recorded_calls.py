@@ -27,23 +27,8 @@ Sides: TypeAlias = tuple[Added, Added, Added]
 
 
 @dataclass(slots=True)
-class RecordedCall:
-    """A call that is recorded, and what is known before it is made.
-
-    Args:
-        name: that of its overload.
-        effects: those of its overload.
-        args: the positional arguments.
-        inputs: the tensors that it may read.
-        written: the arguments that it writes.
-        buffers: those that a compiled graph has allocated for it.
-        content: that of what it reads.
-        before: the inputs, recorded; ``None`` for a call that does not wait for them.
-        sizes: the storages that it may resize, and their bytes.
-        seeded: the state of its generator.
-        collective: its identity, if it is one.
-        dump: the dump of its tensors, if one was requested.
-    """
+class _Call:
+    """A call that is recorded, and what is known before it is made."""
 
     name: str
     effects: Effects
@@ -51,10 +36,15 @@ class RecordedCall:
     inputs: list[Tensor]
     written: list[Tensor]
     buffers: list[Tensor]
+    """Arguments that it writes, which a compiled graph has just allocated."""
     content: int
+    """That of what it reads."""
     before: Added | None
+    """Its inputs; ``None`` for a call that does not wait for them."""
     sizes: list[tuple[torch.UntypedStorage, int]]
+    """The storages that it may resize, and their bytes."""
     seeded: Tensor | None
+    """The state of its generator."""
     collective: Collective | None
     dump: Any
 
@@ -82,7 +72,7 @@ class CallRecorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         number: int,
-    ) -> RecordedCall:
+    ) -> _Call:
         """Record what a call is about to read; ``number`` is the call's in the trace."""
         tensors, effects, name = self._tensors, effects_of(func), overload_name(func)
         inputs, written = effects.read(args, kwargs), effects.written(args, kwargs)
@@ -107,18 +97,18 @@ class CallRecorder:
         dump = None if tensors.skips else self._dumps.begin(name, number)
         if dump is not None:
             dump.add("input", tensors.defined(inputs))
-        return RecordedCall(
+        return _Call(
             *(name, effects, args, inputs, written, buffers, content, before, sizes),
             *(seeded, collective, dump),
         )
 
-    def give_up(self, call: RecordedCall) -> None:
+    def give_up(self, call: _Call) -> None:
         """Forget a call that has raised."""
         self._memory.written(call.buffers)
         if call.dump is not None:
             call.dump.discard()
 
-    def end(self, call: RecordedCall, result: Any, place: CallSite) -> Sides:
+    def end(self, call: _Call, result: Any, place: CallSite) -> Sides:
         """Record what a call has written; return its inputs, its outputs, and what it wrote."""
         outputs = results_of(result, call.written)
         known, fresh = self._fresh(call, outputs)
@@ -144,7 +134,7 @@ class CallRecorder:
         self._memory.written(call.buffers)
         return sides
 
-    def _fresh(self, call: RecordedCall, outputs: list[Tensor]) -> tuple[set[int], list[Tensor]]:
+    def _fresh(self, call: _Call, outputs: list[Tensor]) -> tuple[set[int], list[Tensor]]:
         """Return the storages of a call's inputs, and its results in memory of their own.
 
         Returning a view of an input does not write it. Both are empty where nobody needs them.
@@ -156,7 +146,7 @@ class CallRecorder:
         known = {storage_of(tensor) for tensor in call.inputs}
         return known, [tensor for tensor in outputs if storage_of(tensor) not in known]
 
-    def _follow(self, call: RecordedCall, fresh: list[Tensor]) -> None:
+    def _follow(self, call: _Call, fresh: list[Tensor]) -> None:
         """Follow what a call has allocated and written."""
         memory, effects = self._memory, call.effects
         if effects.allocates:
@@ -170,7 +160,7 @@ class CallRecorder:
         if call.content == PARTLY and memory.spread(effects, call.inputs, results):
             call.content = DEFINED  # as far as it is recorded
 
-    def _written_by(self, call: RecordedCall, outputs: list[Tensor]) -> tuple[Added, Added]:
+    def _written_by(self, call: _Call, outputs: list[Tensor]) -> tuple[Added, Added]:
         tensors, effects, dump = self._tensors, call.effects, call.dump
         if effects.asynchronous:
             waited_for = effects.is_waited_for(call.args)

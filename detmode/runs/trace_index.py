@@ -53,21 +53,16 @@ _MOST_NAMED = 1 << 26
 
 
 class _Fixed(NamedTuple):
-    """The numbers that are the same for all calls of one shape.
-
-    Args:
-        kind: of the operator and the form of its tensors.
-        inputs_end: the byte of the digests after those of the inputs.
-        end: that after those of all tensors.
-        line: the position of its line (overload, site and module).
-        computes: whether its results come from the data of its inputs.
-    """
+    """The numbers that are the same for all calls of one shape."""
 
     kind: int
     inputs_end: int
+    """The byte of a call's digests after those of its inputs."""
     end: int
+    """That after those of all its tensors."""
     line: int
     computes: bool
+    """Whether its results come from the data of its inputs."""
 
 
 class TraceIndex:

@@ -56,7 +56,7 @@ class NotCheckedError(Exception):
 
 
 @dataclass(frozen=True)
-class Errors:
+class _Errors:
     """Largest errors against float64 of the substitute and of the ATen kernel in the same dtype.
 
     ``aten`` is ``None`` if ATen has no kernel for the dtype on the device of the comparison.
@@ -125,7 +125,7 @@ def same_bits(ours: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> b
     return len(ours) == len(others) and all(map(difference.same_bits, ours, others))
 
 
-def check_truth(case: Case, device: str = "host") -> Errors:
+def check_truth(case: Case, device: str = "host") -> _Errors:
     """Check that no element's error is more than :data:`FACTOR` times ATen's, plus roundings.
 
     Errors are those against float64, relative to the magnitudes of an element's own addends.
@@ -142,14 +142,14 @@ def check_truth(case: Case, device: str = "host") -> Errors:
     if assigned is not None:
         _check_form(case, ours, (assigned,), (assigned,))
         check_last_stays(case, ours, assigned)
-        return Errors(0.0, None)
+        return _Errors(0.0, None)
     references = run_each_aten(case.sample, case.dtype, device)
     aten = references[0] if references else None
     truth = run_truth(case.family, case.sample, case.dtype)
     magnitudes = run_truth(case.family, prepared(case.sample, _take_magnitudes), case.dtype)
     of_each = case.sample.op not in samples_of(case.family).unlike_magnitudes
     _check_form(case, ours, aten, truth)
-    worst = Errors(0.0, None if aten is None else 0.0)
+    worst = _Errors(0.0, None if aten is None else 0.0)
     for position, (mine, true, magnitude) in enumerate(zip(ours, truth, magnitudes)):
         mine = mine.detach().cpu()
         theirs = None if aten is None else aten[position]
@@ -169,7 +169,7 @@ def check_truth(case: Case, device: str = "host") -> Errors:
                 f"detmode/rules/{case.family}"
             )
         largest_of_aten = difference.largest_of(worst.aten, errors.aten)
-        worst = Errors(max(worst.ours, errors.ours), largest_of_aten)
+        worst = _Errors(max(worst.ours, errors.ours), largest_of_aten)
     return worst
 
 
@@ -252,7 +252,7 @@ def compare_errors(
     magnitude: torch.Tensor,
     *,
     of_each: bool = True,
-) -> tuple[Errors, float, float]:
+) -> tuple[_Errors, float, float]:
     """Compare the errors of finite elements with what is allowed.
 
     An element may err by as large a part of its own addends' magnitudes as ATen's worst one, so
@@ -272,7 +272,7 @@ def compare_errors(
     if _counts(ours):
         expected = truth if aten is None else aten
         wrong = 0.0 if torch.equal(ours, expected.to(ours.dtype)) else math.inf
-        return Errors(wrong, None), wrong, 0.0
+        return _Errors(wrong, None), wrong, 0.0
     wide = torch.complex128 if ours.is_complex() else torch.float64
     limit = torch.finfo(ours.dtype)
     finite = torch.isfinite(truth) & (truth.abs() <= limit.max)
@@ -294,7 +294,7 @@ def compare_errors(
     if of_aten is not None:
         share += FACTOR * _largest(of_aten / scale.clamp(min=limit.smallest_normal))
     allowed = share * scale + limit.smallest_normal * limit.eps
-    largest = Errors(_largest(errors), None if of_aten is None else _largest(of_aten))
+    largest = _Errors(_largest(errors), None if of_aten is None else _largest(of_aten))
     if not errors.numel():
         return largest, 0.0, 0.0
     worst = (errors / allowed).nan_to_num(math.inf).argmax()

@@ -257,7 +257,7 @@ def test_errors(operators, monkeypatch):
         certify(same_value, [x, x], grid=1)
     monkeypatch.delattr(interpreter.interpreter, "_implicit_cvt")
     changed = r"Triton .* has no triton.runtime.interpreter._implicit_cvt, .* use another version"
-    with pytest.raises(interpreter.InterpreterChangedError, match=changed):
+    with pytest.raises(RuntimeError, match=changed):
         certify(same_value, {"out": x}, grid=1)
 
 

@@ -24,7 +24,7 @@ from triton.runtime import autotuner, interpreter, jit
 
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
 
-__all__ = ["InterpreterChangedError", "interpreted"]
+__all__ = ["interpreted"]
 
 PRIVATE = [
     "knobs.runtime.interpret",
@@ -53,15 +53,11 @@ Start = Callable[[Any, Mapping[str, Any], tuple[int, int, int]], InterpretedLaun
 Tune = Callable[[Any, list[Any]], Any]
 
 
-class InterpreterChangedError(RuntimeError):
-    """The installed Triton lacks something of the interpreter that is needed."""
-
-
 def check() -> None:
     """Check that the installed Triton has what `PRIVATE` lists.
 
     Raises:
-        InterpreterChangedError: it does not; the message names what is missing.
+        RuntimeError: it does not; the message names what is missing.
     """
     missing = []
     for name in PRIVATE:
@@ -70,7 +66,7 @@ def check() -> None:
         except AttributeError:
             missing.append(f"triton.{name}")
     if missing:
-        raise InterpreterChangedError(
+        raise RuntimeError(
             f"Triton {triton.__version__} has no {', '.join(missing)}, which kernels are "
             "interpreted with; use another version of Triton, such as 3.9"
         )

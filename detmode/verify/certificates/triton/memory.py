@@ -40,7 +40,7 @@ class _Use:
 
 
 @dataclass
-class Buffer:
+class _Buffer:
     """The storage of a tensor argument."""
 
     name: str
@@ -92,7 +92,7 @@ class GuardedMemory:
     """The tensors of a launch, with the history of each byte."""
 
     grid: tuple[int, int, int]
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[_Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._of_storage: dict[int, int] = {}
@@ -111,7 +111,7 @@ class GuardedMemory:
             history = np.zeros(size, np.int32)
             overwritten = np.zeros(size, bool)
             self.buffers.append(
-                Buffer(name, tensor.element_size(), real, content, history, overwritten)
+                _Buffer(name, tensor.element_size(), real, content, history, overwritten)
             )
         return self._base(number) + tensor.data_ptr() - real
 
@@ -125,7 +125,7 @@ class GuardedMemory:
 
     def _resolve(
         self, pointers: NDArray[np.uint64]
-    ) -> Iterator[tuple[Buffer, NDArray[np.int64], NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[_Buffer, NDArray[np.int64], NDArray[np.bool_]]]:
         """Yield each buffer that pointers name, their byte offsets in it, and which they are."""
         numbers = (pointers // np.uint64(SPACE)).astype(np.int64) - 1
         for number in np.unique(numbers).tolist():
@@ -183,7 +183,7 @@ class GuardedMemory:
         return real, bytes_.ravel()
 
     def _check_lanes(
-        self, program: int, buffer: Buffer, offsets: NDArray[np.int64], values: NDArray[Any]
+        self, program: int, buffer: _Buffer, offsets: NDArray[np.int64], values: NDArray[Any]
     ) -> bool:
         """Compare a store's lanes with each other; true if memory has the same bits already."""
         width = values.dtype.itemsize
@@ -208,7 +208,7 @@ class GuardedMemory:
         return found
 
     def _record(
-        self, program: int, kind: str, buffer: Buffer, taken: NDArray[np.int64], unchanged: bool
+        self, program: int, kind: str, buffer: _Buffer, taken: NDArray[np.int64], unchanged: bool
     ) -> None:
         known = self._clocks.setdefault(program, {program: 1})
         use = _Use(program, kind, known[program])
