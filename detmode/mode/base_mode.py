@@ -47,7 +47,7 @@ class BaseMode(CompiledInside):
             than call other operators.
         unsettled: the places where the program has changed settings to which native calls are left,
             by the new value.
-        guests: its levels in threads that have not entered it.
+        guests: by their identity, its levels in threads that have not entered it.
     """
 
     intercepts_listed = False
@@ -88,7 +88,7 @@ class BaseMode(CompiledInside):
         self.counter = RowCounter(self.logger)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
-        self.guests: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ class Level(Interception):
     Attributes:
         thread: the number of that thread.
         kernels: the facts that the kernels of listed operators know, if they hand the calls over.
-        owner: of a level in a thread that has not entered the mode, the one that stands for it.
+        owner: of one that acts in a thread that has not entered the mode, the level of the block.
     """
 
     owner: Level | None = None
@@ -85,15 +85,16 @@ class Level(Interception):
         The settings are the process's, and chosen already.
         """
         level = self.elsewhere(forward_memory())
-        self.mode.guests.add(level)
+        self.mode.guests[id(level)] = level
         block = acting(level)
         level.become_innermost(block)
         return block
 
     def _dismiss_guests(self) -> None:
         """Let threads go on without the mode, whose block ends before them."""
-        for guest in list(self.mode.guests):
-            if guest.owner is self:
+        for reference in self.mode.guests.valuerefs():
+            guest = reference()
+            if guest is not None and guest.owner is self:
                 guest.is_innermost = False
 
 
