@@ -1,4 +1,4 @@
-"""What operators do to memory is said once, and of operators and arguments that PyTorch has."""
+"""Effects of operators are said once, and of operators and arguments that PyTorch has."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What operators do to memory: from their schemas, and from tables of what those do not say."""
+"""Effects of operators on memory: from their schemas, and from tables of what those leave out."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ _BUFFERS = {"fsdp::all_gather_copy_in": "all_gather_output"}
 
 
 class Effects:
-    """What the calls of one overload read, write, leave undefined and wait for.
+    """The effects of one overload: what its calls read, write, leave undefined and wait for.
 
     Args:
         func: the overload.

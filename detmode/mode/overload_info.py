@@ -1,4 +1,4 @@
-"""What a mode knows of one overload: from its schema, and from the mode's rule table."""
+"""Facts about one overload: from its schema, and from the rule table of a mode."""
 
 from __future__ import annotations
 

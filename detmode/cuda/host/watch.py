@@ -1,4 +1,4 @@
-"""What the host runner notes of a launch that is watched, and when it is to end."""
+"""Launches of the host runner that are watched, and that may be told to end."""
 
 from __future__ import annotations
 
