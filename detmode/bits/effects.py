@@ -1,4 +1,4 @@
-"""The effects of operators on memory, from their schemas and from what these do not say."""
+"""Effects of operators on memory: from their schemas, and from tables of what those leave out."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Handled(Call):
     """A call that a mode decides on.
 
     Args:
-        overload: the facts that the mode knows of the overload.
+        overload: the facts about the overload.
         args, kwargs, pretend, traced: as of any :class:`~detmode.table.call.Call`.
 
     Attributes:

@@ -1,8 +1,7 @@
-"""Facts that a mode knows of one overload: from its schema, and from the mode's rule table."""
+"""Facts about one overload: from its schema, and from the rule table of a mode."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -44,6 +43,27 @@ def _is_composite(func: torch._ops.OpOverload) -> bool:
     )
 
 
+def _kernels_of(func: torch._ops.OpOverload) -> frozenset[tuple[str, bool]]:
+    has_kernel = func.has_kernel_for_dispatch_key
+    return frozenset(backend for key, backend in _BACKENDS.items() if has_kernel(key))
+
+
+def _forbids_overlap(func: torch._ops.OpOverload) -> bool:
+    """Return whether ATen requires that inputs other than ``self`` do not overlap the output.
+
+    Operators with an in-place variant require it, because they write while they read. The ``out``
+    variants that PyTorch generates copy a finished result, and pointwise operators read an element
+    before they write it.
+    """
+    if torch.Tag.pointwise in func.tags:
+        return False
+    if variant_of(func) != "out":
+        return variant_of(func) == "inplace"
+    namespace, _, name = func._schema.name.partition("::")
+    generated = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
+    return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
+
+
 class OverloadInfo:
     """Facts about one overload: from its schema, and from the table of the mode that looks it up.
 
@@ -56,6 +76,9 @@ class OverloadInfo:
         chain: the rows with their conditions.
         run: makes a call, sooner than ``func``, which is called in Python.
         composite: true if it is composed of other operators and no row lists it.
+        kernels: the device types, and whether nested, for which a composite has kernels that ATen
+            runs.
+        forbids_overlap: true if ATen requires that no input but ``self`` overlaps what is written.
         twin: the operator that compiled code calls instead of it, if these are the facts of that.
         names: all names that mean it in a report, an allow region or an override.
         dense_passes: true if calls without a sparse tensor do not vary.
@@ -80,30 +103,11 @@ class OverloadInfo:
         self.hides_calls = not rows and is_foreign(func)
         self.passes = False
         self.composite = not rows and _is_composite(func)
+        # Not when they are first asked for: a cached property has Python make a dict of all
+        # attributes, which calls then read more slowly.
+        self.kernels = _kernels_of(func) if self.composite else frozenset()
+        self.forbids_overlap = _forbids_overlap(func)
         self.name = overload_name(func)
         self.names = names_of(func, (row.rule.op for row in rows))
         self.variant = variant_of(func)
         self.signature = signature_of(func)
-
-    @cached_property
-    def kernels(self) -> set[tuple[str, bool]]:
-        """Device types, and whether nested, for which a composite has kernels, which ATen runs."""
-        has_kernel = self.func.has_kernel_for_dispatch_key
-        return {backend for key, backend in _BACKENDS.items() if has_kernel(key)}
-
-    @cached_property
-    def forbids_overlap(self) -> bool:
-        """True if ATen requires that inputs other than ``self`` do not overlap the output.
-
-        Operators with an in-place variant require it, because they write while they read. The
-        ``out`` variants that PyTorch generates copy a finished result, and pointwise operators read
-        an element before they write it.
-        """
-        if torch.Tag.pointwise in self.func.tags:
-            return False
-        if self.variant == "inplace":
-            return True
-        namespace, _, name = self.func._schema.name.partition("::")
-        has_kernel = self.func.has_kernel_for_dispatch_key
-        generated = has_kernel(torch._C.DispatchKey.CompositeExplicitAutograd)
-        return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")

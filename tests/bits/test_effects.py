@@ -1,4 +1,4 @@
-"""The effects of operators are said once, and of operators and arguments that PyTorch has."""
+"""Effects of operators are said once, and of operators and arguments that PyTorch has."""
 
 import pytest
 import torch

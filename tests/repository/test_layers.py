@@ -108,7 +108,7 @@ _OPERATOR = re.compile(r"(?!detmode::)\w+::\w+(\.\w+)?")
 
 
 def test_table_names_no_operator():
-    """Effects of operators stand in ``bits/effects.py``; detmode has two operators of its own."""
+    """Rows and ``bits/effects.py`` say of operators by name; detmode has two of its own."""
     named = [
         f"{path.relative_to(PACKAGE)}:{node.lineno} names {node.value}"
         for path in sources("table")

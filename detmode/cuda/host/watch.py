@@ -1,4 +1,4 @@
-"""A watched launch: what the host runner notes of it, and when it is to end."""
+"""Launches of the host runner that are watched, and that may be told to end."""
 
 from __future__ import annotations
 
