@@ -1,4 +1,4 @@
-"""The site of each call, for recordings and probes."""
+"""The site of each call, for recordings, probes and audits."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ class CallSites:
         place = self._place()
         if any(tensor.requires_grad for tensor in inputs):
             self._memory.remember_place(place, self._since)
+        return place
+
+    def of_any_call(self) -> CallSite:
+        """Return the site of the call being dispatched, whose tensors nobody has looked at.
+
+        A backward may refer to it if it is the first one since an autograd node was made.
+        """
+        place = self._place()
+        self._memory.remember_place(place, self._since)
         return place
 
     def of_function(self, frame: FrameType | None, *, makes_node: bool) -> CallSite:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from detmode import Substitute
-from detmode.mode.audit import Audit, audit_mode
+from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from tests.shared.programs import in_another_thread, index_add, table_of
 
@@ -23,7 +23,6 @@ def test_generated_code(mode, table, looking, monkeypatch):
     monkeypatch.setattr("detmode.mode.row_counter.RECENT", 8)
     monkeypatch.setattr("detmode.mode.row_counter._STRETCHES", 8)
     monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
-    monkeypatch.setattr(audit_mode, "_NODES", 8)
     x = torch.ones(2, requires_grad=True)
     names = {"index": torch.tensor([0]), "source": torch.ones(1)}
     entered = mode() if looking is None else looking(rules=table) if looking is Audit else Probe(1)

@@ -19,18 +19,14 @@ from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampled_calls import RecheckedLevel
-from detmode.process.bounded import Bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report_row import ReportRow
 from detmode.rules import families
+from detmode.sites.call_sites import CallSites
 from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.lines import modules_around
-from detmode.sites.module_path import ModulePaths
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
-
-_get_sequence_nr = torch._C._autograd._get_sequence_nr
-_NODES = 1 << 18
 
 
 @dataclass
@@ -46,9 +42,7 @@ class _Tally:
     # The operators, and the classes of the modules, that were called.
     called: set[str] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
-    paths: ModulePaths = field(default_factory=ModulePaths)
-    # By the number of an autograd node, the module path of its forward call.
-    made_in: Bounded[int, str] = field(default_factory=lambda: Bounded(_NODES))
+    sites: CallSites = field(default_factory=CallSites)
 
     def add(self, other: _Tally) -> None:
         """Add what another thread has counted."""
@@ -62,19 +56,10 @@ class _Tally:
 
     def module(self) -> str:
         """Return the path of the module that makes the call; in backward, of its forward call."""
-        node = torch._C._current_autograd_node()
-        path = self.made_in.get(node._sequence_nr(), "") if node is not None else self._path()
-        # The first call that finds a node's number used is the one that made the node.
-        if (number := _get_sequence_nr() - 1) not in self.made_in:
-            self.made_in.keep(number, path)
-        return path
-
-    def _path(self) -> str:
-        modules = modules_around(sys._getframe())
-        for cls in set(map(type, modules)) - self.classes:
+        for cls in set(map(type, modules_around(sys._getframe()))) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
-        return self.paths.of(modules, recomputed=False) if modules else ""
+        return self.sites.of_any_call().module or ""
 
 
 class AuditLevel(Level):

@@ -155,6 +155,22 @@ def test_modules():
     assert "Net.second.conv" in str(report)
 
 
+def test_module_of_a_write_to_a_view():
+    """Its backward, whose node PyTorch puts around another one, is its module's, too."""
+
+    class Scales(torch.nn.Module):
+        def forward(self, x):
+            y = 2 * x
+            y[0].mul_(3)
+            return y
+
+    x = torch.ones(3, 3, requires_grad=True)
+    forward = detmode.audit(lambda: Scales()(x)).modules["Scales"].calls
+    modules = detmode.audit(lambda: Scales()(x).backward(x.detach())).modules
+    # Outside of it are the copy of the gradient and what accumulates it.
+    assert modules["Scales"].calls - forward > modules[""].calls
+
+
 def test_a_cnn_without_and_with_substitutes():
     """``substitute=False`` is what PyTorch itself does: the backward of interpolation raises."""
     net, x = Net(), torch.ones(1, 3, 4, 4)
