@@ -52,7 +52,7 @@ _FUZZ = "tests/rules/test_{}_fuzz.py".format
 KERNELS = (
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("index"),
+        _FUZZ("rows"),
         (
             "if (place + 1 < rows && keys[place + 1] == position) continue;",
             "if (place > 0 && keys[place - 1] == position) continue;",
@@ -69,7 +69,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        _FUZZ("scatter"),
+        _FUZZ("rows"),
         (
             "auto value = include_self ? to_opmath(self[i])",
             "auto value = true ? to_opmath(self[i])",
@@ -93,7 +93,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "sums.cu",
-        "tests/rules/test_index_fuzz.py -k narrow_ones",
+        _FUZZ("rows") + " -k narrow_ones",
         (
             "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
             "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
@@ -102,7 +102,7 @@ KERNELS = (
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
-        _FUZZ("index"),
+        _FUZZ("rows"),
         ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
         ("if (first_run && !last_launch) {", "if (!last_launch) {"),
         ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
@@ -395,7 +395,7 @@ KERNELS = (
     ),
     *_of(
         _ROWS + "assign.cu",
-        _FUZZ("max_unpool"),
+        _FUZZ("rows"),
         ("load_in_block(owners + own) < from", "load_in_block(owners + own) > from"),
         ("own_source[owners[i]]", "own_source[owners[0]]"),
     ),
@@ -905,13 +905,13 @@ CERTIFICATES = (
 UNSEEN = (
     *_of(
         _ROWS + "sums.cu",
-        _FUZZ("index") + " -k strips",
+        _FUZZ("rows") + " -k strips",
         (
             "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
             "keys, sums, i, headroom);\n    }\n  }\n}",
         ),
     ),
-    *_of(_ROWS + "shapes.py", _FUZZ("index") + " -k width", ("run % AT_ONCE == 0", "True")),
+    *_of(_ROWS + "ways.py", "tests/cuda/test_ways.py", ("run % AT_ONCE == 0", "True")),
     *_of(
         _RULES + "index/launch.py",
         _FUZZ("index") + " -k mask",

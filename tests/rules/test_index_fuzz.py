@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from typing import Any
-from unittest import mock
 
 import exact_reductions
 import exact_sums
@@ -17,29 +15,18 @@ from hypothesis import strategies as st
 from strategies import (
     LAYOUTS,
     SEEDS,
-    WAYS,
-    added_by,
-    assigned_by,
-    chosen,
     in_place_and_not,
     in_schedules,
     places,
-    planned_with,
     same_bits,
     tensors,
 )
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda import host
-from detmode.cuda.rows import assign, shapes, sort, sums
 from detmode.rules.index import launch
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
-from detmode.rules.scatter.launch import scatter
-from detmode.rules.scatter_assign.launch import scatter as scatter_assign
-from detmode.rules.scatter_reduce.launch import scatter_reduce
-from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 
@@ -98,185 +85,24 @@ def indexed(
     return self, indices, given, to
 
 
-@given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
-def test_index_add(data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int) -> None:
+@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
+def test_index_add(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Sums are exact but for one rounding, in any schedule, in place and not."""
     *arguments, source, to = data.draw(rows(tensors, dtype))
     alpha, layout = data.draw(st.sampled_from([1, 1, 1, -1, 0.3, 3])), data.draw(LAYOUTS)
-    with added_by(sorts):
-        got = in_place_and_not(
-            launch.index_add, *arguments, source, alpha=alpha, seed=seed, layout=layout
-        )
+    got = in_place_and_not(
+        launch.index_add, *arguments, source, alpha=alpha, seed=seed, layout=layout
+    )
     exact_sums.assert_exact(got, arguments[0], to, source if alpha == 1 else source * alpha)
 
 
-@given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
-def test_accumulating_index_put(
-    data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
-) -> None:
+@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
+def test_accumulating_index_put(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Accumulation is exact but for one rounding, in any schedule, in place and not."""
     self, indices, values, to = data.draw(indexed(tensors, dtype))
     layout = data.draw(LAYOUTS)
-    with added_by(sorts):
-        got = in_place_and_not(
-            launch.index_put, self, indices, values, True, seed=seed, layout=layout
-        )
+    got = in_place_and_not(launch.index_put, self, indices, values, True, seed=seed, layout=layout)
     exact_sums.assert_exact(got, self, to, values.expand(to.shape))
-
-
-@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
-def test_few_rows_are_added_as_sorted_ones(
-    data: st.DataObject, dtype: torch.dtype, seed: int
-) -> None:
-    """Rows of one piece have the bits of the sort, in one launch: sums, means and products."""
-    *arguments, source, _ = data.draw(rows(tensors, dtype))
-    ways: list[Callable[[], Tensor]] = [
-        lambda: launch.index_add(*arguments, source),
-        lambda: scatter(*arguments[:2], _of_elements(*arguments[1:], source), source),
-    ]
-    if not dtype.is_complex:
-        how = data.draw(st.sampled_from(["mean", "prod"]))
-        ways += [lambda: index_reduce(*arguments, source, how)]
-    for way in ways:
-        found = []
-        for few in (True, False):
-            with chosen(sums, "sorts_rows", True), chosen(sums, "are_few", few):
-                found.append(in_schedules(way, seed))
-        assert same_bits(*found)
-
-
-def _of_elements(dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """The index of rows for each element of them."""
-    if not source.dim():
-        return index.long().reshape(())
-    shape = [-1 if d == dim % source.dim() else 1 for d in range(source.dim())]
-    return index.long().view(shape).expand(source.shape).contiguous()
-
-
-@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]))
-def test_both_ways_meet(seed: int, dtype: torch.dtype, spread: int) -> None:
-    """Long runs of duplicates: several levels of carries, and the integers beside them."""
-    maker = Maker(dtype, seed=seed)
-    self, source = maker.normal(50, 2), maker.normal(4500, 2)
-    index = maker.integers(0, spread, 4500)
-    for sorts in (True, False):
-        with added_by(sorts):
-            got = in_schedules(lambda: launch.index_add(self, 0, index, source), seed)
-        exact_sums.assert_exact(got, self, torch.arange(100).view(50, 2)[index], source)
-
-
-def test_no_more_rows_are_sorted_than_a_gpu_sorts() -> None:
-    """Rows whose sort is cheaper are sorted while int32 has their positions, and added beyond."""
-
-    def sorts(n: int) -> bool:
-        return shapes.sorts_rows(shapes.Rows(1, n, 1, 2), torch.complex128)
-
-    assert sorts(2**31 - 1)
-    assert not sorts(2**31)
-
-
-@pytest.mark.parametrize("columns", [127, 128, 129, 131, 132, 255, 257])
-@pytest.mark.parametrize("name", ["sum", "copy"])
-def test_rows_of_any_width(name: str, columns: int) -> None:
-    """Rows around those that are read 16 bytes at a time, and whole numbers of them or not."""
-    maker = Maker(torch.float32, seed=columns)
-    self, index, rows = maker.normal(9, columns), maker.zipf(90, 9), maker.normal(90, columns)
-    with chosen(sums, "sorts_rows", True):
-        found = in_schedules(lambda: SORTING[name](self, index, rows), 4)
-    if name == "copy":
-        last_wins.assert_last_wins(
-            found, self, torch.arange(self.numel()).view_as(self)[index], rows
-        )
-    else:
-        exact_sums.assert_exact(found, self, torch.arange(self.numel()).view_as(self)[index], rows)
-
-
-@pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
-@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
-def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
-    """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long.
-
-    What is carried of them races with nothing.
-    """
-    maker = Maker(dtype, seed=copies)
-    columns = 528 // dtype.itemsize
-    index = torch.arange(2600).div(copies, rounding_mode="floor")
-    index = index[torch.randperm(2600, generator=torch.Generator().manual_seed(copies))]
-    self, source = maker.normal(2600, columns), maker.normal(2600, columns)
-    found = []
-    for wide in (True, False):
-        with chosen(sums, "are_wide", wide):
-            found.append(in_schedules(lambda: launch.index_add(self, 0, index, source), 3))
-    assert same_bits(*found)
-    if dtype == torch.float32:
-        with host.check_races(), chosen(sums, "are_wide", True):
-            launch.index_add(self, 0, index, source)
-
-
-SORTING: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "sum": lambda self, index, rows: launch.index_add(self, 0, index, rows),
-    "product": lambda self, index, rows: index_reduce(self, 0, index, rows, "prod"),
-    "mean": lambda self, index, rows: index_reduce(self, 0, index, rows, "mean"),
-    "copy": lambda self, index, rows: index_copy(self, 0, index, rows),
-}
-
-
-@pytest.mark.parametrize(("name", "elects"), [*((name, False) for name in SORTING), ("copy", True)])
-def test_positions_of_any_width_are_alike(
-    name: str, elects: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Positions of 32 and 64 bits lead to the same bits, over several levels of carries; and so do
-    owners of 64 bits, for which no sample is long enough.
-    """
-    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
-    monkeypatch.setattr(assign, "elects", lambda *shapes: elects)
-    monkeypatch.setattr(assign, "are_few", lambda *shapes: False)
-    maker = Maker(torch.float32, seed=1)
-    self, index, rows = maker.normal(50, 4), maker.zipf(4500, 50), maker.normal(4500, 4)
-    found = []
-    for dtype in (torch.int32, torch.int64):
-        keys = [
-            mock.patch.object(module, "key_dtype", lambda _, d=dtype: d)
-            for module in (assign, sort, sums)
-        ]
-        with planned_with(*keys):
-            found.append(in_schedules(lambda: SORTING[name](self, index, rows), 3))
-    assert same_bits(*found)
-
-
-@pytest.mark.parametrize("name", ["sum", "product"])
-def test_levels_of_carries_wait_for_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block that goes on from level to level reads nothing that is not yet written."""
-    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
-    maker = Maker(torch.float32, seed=2)
-    self, index, rows = maker.normal(3, 2), maker.integers(0, 3, 2500), maker.normal(2500, 2)
-    with host.check_races():
-        SORTING[name](self, index, rows)
-
-
-IN_STRIPS: dict[str, Callable[[Tensor, int, Tensor, Tensor], Tensor]] = {
-    "sum": scatter,
-    "mean": partial(scatter_reduce, reduce="mean", include_self=False),
-    "assignment": scatter_assign,
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [*product(IN_STRIPS, (torch.float32, torch.float64)), ("sum", torch.complex64)],
-    ids=str,
-)
-def test_strips_of_one_block_wait_for_one_another(name: str, dtype: torch.dtype) -> None:
-    """A block writes what it collects of a strip after it has read the strip before."""
-    maker = Maker(dtype, seed=4)
-    planes = maker.normal(6, 40), 1, maker.integers(0, 40, 6, 70), maker.normal(6, 70)
-    with added_by(False), assigned_by(True):
-        expected = IN_STRIPS[name](*planes)
-    with added_by(None), assigned_by(None):
-        with host.check_races():
-            IN_STRIPS[name](*planes)
-        found = in_schedules(lambda: IN_STRIPS[name](*planes), 5)
-    assert same_bits(found, expected)
 
 
 @needs.compiler
@@ -286,24 +112,6 @@ def test_alphas_that_are_equal_are_told_apart() -> None:
     for alpha, negative in ((0.0, False), (-0.0, True), (0.0, False)):
         result = launch.index_add(self, 0, index, rows, alpha=alpha)
         assert torch.signbit(result).tolist() == [negative, True]
-
-
-@pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
-@pytest.mark.parametrize("few", [True, False])
-@pytest.mark.parametrize("name", SORTING)
-def test_an_index_is_checked_before_rows_are_moved(
-    name: str, few: bool, position: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A position out of range traps before a thread writes, and passes for no other."""
-    monkeypatch.setattr(sums, "sorts_rows", lambda *shapes: True)
-    monkeypatch.setattr(assign, "elects", lambda *shapes: False)
-    monkeypatch.setattr("detmode.cuda.rows.indexed.check_on_host", lambda *arguments: None)
-    monkeypatch.setattr(sums, "are_few", lambda *shapes: few)
-    index = torch.tensor([4, position, 0])
-    monkeypatch.setattr(assign, "are_few", lambda *shapes: few)
-    file = "sort" if not few else "assign" if name == "copy" else "sums"
-    with planned_with(), pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
-        SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -330,27 +138,21 @@ def test_index_reduce(
         exact_reductions.assert_reduced(got, self, to, source, reduce, **how)
 
 
-@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
-def test_index_copy(
-    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
+@given(data=st.data(), dtype=last_wins.DTYPES, seed=SEEDS)
+def test_index_copy(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """The last row of each destination stays, bit by bit, in place and not, in any schedule."""
     self, dim, index, source, to = data.draw(rows(last_wins.words, dtype))
     # One element into the storage, rows are aligned to nothing but their elements.
     self = data.draw(st.sampled_from([Tensor.contiguous, shifted]))(self)
-    with assigned_by(elects):
-        got = in_place_and_not(index_copy, self, dim, index.long(), source, seed=seed)
+    got = in_place_and_not(index_copy, self, dim, index.long(), source, seed=seed)
     last_wins.assert_last_wins(got, self, to, source)
 
 
-@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
-def test_assigning_index_put(
-    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
+@given(data=st.data(), dtype=last_wins.DTYPES, seed=SEEDS)
+def test_assigning_index_put(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """The same for indices that broadcast, stand apart, or are negative; values may broadcast."""
     self, indices, values, to = data.draw(indexed(last_wins.words, dtype))
-    with assigned_by(elects):
-        got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
+    got = in_place_and_not(launch.index_put, self.contiguous(), indices, values, seed=seed)
     last_wins.assert_last_wins(got, self, to, values.expand(to.shape), str(indices))
 
 
@@ -415,19 +217,6 @@ def test_subscripts() -> None:
         x[:, :3].index_copy_(0, index, torch.ones(3, 3))
         x.t()[index] = torch.arange(6.0).view(3, 2)
     assert {record.action for record in native.records} == {"native"}
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
-@pytest.mark.parametrize("elects", [True, False, None])
-def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> None:
-    """Bits move whatever they mean."""
-    self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
-    index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
-    with assigned_by(elects):
-        got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
-    integer = assign.WORDS[dtype.itemsize]
-    got, self, source = (each.view(integer) for each in (got, self, source))
-    last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)
 
 
 @pytest.mark.parametrize("function", [launch.index_add, partial(index_reduce, reduce="prod")])

@@ -1,8 +1,6 @@
 """Scattering on the host runner: sums, products, extrema, assignments; over shapes and strides."""
 
-import sys
 from typing import Any
-from unittest.mock import patch
 
 import exact_reductions
 import exact_sums
@@ -15,32 +13,20 @@ from last_wins import DTYPES, assert_last_wins, words
 from strategies import (
     LAYOUTS,
     SEEDS,
-    WAYS,
-    added_by,
-    assigned_by,
-    chosen,
     in_place_and_not,
-    in_schedules,
     places,
-    planned_with,
     same_bits,
     tensors,
 )
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda import host
-from detmode.cuda.rows import sums
-from detmode.cuda.rows.shapes import MOST_EMPTY
 from detmode.rules.scatter import launch
 from detmode.rules.scatter_assign.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
-from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker
 
 pytestmark = needs.compiler
-# The function of this name hides its module.
-launching = sys.modules["detmode.cuda.launch"]
 
 
 @st.composite
@@ -72,7 +58,6 @@ def calls(
 @given(
     data=st.data(),
     dtype=exact_sums.DTYPES,
-    sorts=WAYS,
     seed=SEEDS,
     reduce=st.sampled_from(["sum", "mean"]),
     include_self=st.booleans(),
@@ -80,7 +65,6 @@ def calls(
 def test_sums(
     data: st.DataObject,
     dtype: torch.dtype,
-    sorts: bool | None,
     seed: int,
     reduce: str,
     include_self: bool,
@@ -88,76 +72,10 @@ def test_sums(
     """Sums and means are exact but for their roundings, in any schedule, in place and not."""
     self, dim, index, src, to, part = data.draw(calls(tensors, dtype))
     arguments, how = (self, dim, index, src), {"include_self": include_self, "seed": seed}
-    with added_by(sorts):
-        layout = data.draw(LAYOUTS)
-        got = in_place_and_not(scatter_reduce, *arguments, reduce, layout=layout, **how)
-        if reduce == "sum" and include_self:
-            assert same_bits(launch.scatter(*arguments), got)
+    got = in_place_and_not(scatter_reduce, *arguments, reduce, layout=data.draw(LAYOUTS), **how)
+    if reduce == "sum" and include_self:
+        assert same_bits(launch.scatter(*arguments), got)
     exact_sums.assert_exact(got, self, to, part, include_self=include_self, mean=reduce == "mean")
-
-
-@given(
-    data=st.data(),
-    dtype=exact_sums.DTYPES,
-    sizes=st.tuples(st.integers(2, 4), st.integers(2, 80), st.integers(1, 60)),
-    seed=SEEDS,
-    reduce=st.sampled_from(["sum", "mean"]),
-    include_self=st.booleans(),
-)
-def test_shared_memory_does_not_change_bits(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    sizes: tuple[int, int, int],
-    seed: int,
-    reduce: str,
-    include_self: bool,
-) -> None:
-    """Sums and means of planes, a strip of which a block adds, are those of integers in memory."""
-    planes, rows, size = sizes
-    self, src = data.draw(tensors([planes, size], dtype)), data.draw(tensors([planes, rows], dtype))
-    index = Maker(dtype, seed=seed).integers(0, size, planes, rows)
-
-    def added() -> Tensor:
-        if dtype.is_complex:
-            return launch.scatter(self, 1, index, src)
-        return scatter_reduce(self, 1, index, src, reduce, include_self=include_self)
-
-    with added_by(False):
-        expected = in_schedules(added, seed)
-    with added_by(None), patch.object(sums, "_strips", wraps=sums._strips) as made:
-        assert same_bits(in_schedules(added, seed), expected)
-    assert made.called or size > MOST_EMPTY * rows
-
-
-@pytest.mark.parametrize("sorts", [True, False])
-@pytest.mark.parametrize(("include_self", "mean"), [(True, 3.0), (False, 4.0)])
-def test_means_count_the_initial_value(sorts: bool, include_self: bool, mean: float) -> None:
-    """Means count it where it is a part of the sum, in each way; other elements stay."""
-    self, index = torch.tensor([1.0, 7.0]), torch.tensor([0, 0])
-    with added_by(sorts):
-        found = scatter_reduce(
-            self, 0, index, torch.tensor([2.0, 6.0]), "mean", include_self=include_self
-        )
-    assert found.tolist() == [mean, 7.0]
-
-
-# A whole turn of four warps and part of another; one that ends within a warp.
-@pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
-def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, columns: int) -> None:
-    """They have the sums of those that come one after the other, and no data race."""
-    m = Maker(dtype, seed=7)
-    self, src = m.normal(3, columns), m.normal(rows, columns)
-    index = m.integers(0, 3, rows, columns)
-    few = patch.multiple(launching, MAX_GRID=1, BLOCK=32)
-
-    def summed(many: int) -> Tensor:
-        with planned_with(patch.object(sums, "MANY", many), few), chosen(sums, "sorts_rows", False):
-            with host.check_races():
-                launch.scatter(self, 0, index, src)
-            return in_schedules(lambda: launch.scatter(self, 0, index, src), 0)
-
-    assert same_bits(summed(0), summed(2**62))
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -177,14 +95,11 @@ def test_products_and_extrema(
     exact_reductions.assert_reduced(got, self, to, part, reduce, include_self=include_self)
 
 
-@given(data=st.data(), dtype=DTYPES, elects=WAYS, seed=SEEDS)
-def test_assignment(
-    data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
+@given(data=st.data(), dtype=DTYPES, seed=SEEDS)
+def test_assignment(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """The last source along the dimension stays, bit by bit, in any schedule, in place and not."""
     self, dim, index, src, to, part = data.draw(calls(words, dtype))
-    with assigned_by(elects):
-        got = in_place_and_not(scatter, self.contiguous(), dim, index, src, seed=seed)
+    got = in_place_and_not(scatter, self.contiguous(), dim, index, src, seed=seed)
     assert_last_wins(got, self, to, part)
 
 

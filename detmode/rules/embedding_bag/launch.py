@@ -10,8 +10,10 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, sum_to_zeros
 from detmode.cuda.checks import check_devices, check_implemented, checks_all
 from detmode.cuda.rows.positions import check_on_host
-from detmode.cuda.rows.shapes import Rows, flat, sorts_rows
+from detmode.cuda.rows.shapes import Rows, flat
 from detmode.cuda.rows.sums import add_rows
+from detmode.cuda.rows.ways import Way, choose_sum
+from detmode.cuda.strips import Strips
 from detmode.table.conditions import FLOATING
 
 INDICES = (torch.int64, torch.int32)
@@ -68,7 +70,7 @@ def embedding_bag_backward(
                 f"'{name}' (while checking arguments for embedding_bag)"
             )
     _check(grad, bag_size, maximum_indices, per_sample_weights)
-    return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
+    return gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
 
 
 @checks_all
@@ -107,12 +109,22 @@ def embedding_bag_dense_backward(
         RuntimeError: shapes, dtypes or devices that do not go together.
     """
     _check(grad, bag_size, maximum_indices, per_sample_weights)
-    return _gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
+    return gradient(grad, bag_size, maximum_indices, num_weights, padding_idx)
 
 
-def _gradient(
-    grad: Tensor, bag_size: Tensor, maximum_indices: Tensor, num_weights: int, padding_idx: int
+def gradient(
+    grad: Tensor,
+    bag_size: Tensor,
+    maximum_indices: Tensor,
+    num_weights: int,
+    padding_idx: int,
+    way: Way | Strips | None = None,
 ) -> Tensor:
+    """The gradient that both operators give, of arguments that are checked.
+
+    ``way``: few and sorted rows are added as such, with any other way the sums are integers; None
+    for the choice of the shape.
+    """
     bags, columns = grad.shape
     shape, n = flat(Rows(1, bags, columns, num_weights)), grad.numel()
     # Without rows to choose from, all bags are empty.
@@ -123,7 +135,8 @@ def _gradient(
     inputs = {"grad": contiguous(grad), "max_indices": contiguous(maximum_indices)}
     inputs["bag_size"] = contiguous(bag_size, maximum_indices.dtype)
     sizes = {"n": n, "columns": columns, "num_weights": num_weights, "padding_idx": padding_idx}
-    if sorts_rows(shape, grad.dtype):
+    way = way or choose_sum(shape, grad.dtype)
+    if way in (Way.FEW, Way.SORTED):
         grad_weight = new_zeros(grad, (num_weights, columns))
         positions = new_empty(grad, (n,), torch.int64)
         addends = new_empty(grad, (n,))
@@ -131,7 +144,7 @@ def _gradient(
             SOURCE, f"embedding_bag_addends{types}", n,
             positions=positions, addends=addends, **inputs, **sizes,
         )  # fmt: skip
-        add_rows(grad_weight, positions, addends, shape, include_self=False)
+        add_rows(grad_weight, positions, addends, shape, include_self=False, way=way)
     else:
         grad_weight = new_empty(grad, (num_weights, columns))
         # The zero that a sum begins with counts.
