@@ -83,7 +83,7 @@ def test_bags_dense_backward(
     grad = draw(tensors([bags, width], dtype))
     given_rows, given_size = draw(LAYOUTS)(rows).to(draw(INTEGERS)), bag_size.to(draw(INTEGERS))
     arguments = grad, given_size, given_rows, num_weights, padding_idx
-    got = in_schedules(lambda: bag.gradient(*arguments, way=way), seed)
+    got = in_schedules(lambda: bag.add_bags(*arguments, way=way), seed)
     assert got.shape == (num_weights, width)
     assert got.is_contiguous()
     adds = (rows >= 0) & (rows != padding_idx) & (bag_size > 0).view(-1, 1)
@@ -138,7 +138,7 @@ def test_an_index_out_of_range(
         if way is None:
             return launch.embedding_dense_backward(torch.ones(2, 2, 4), indices, 5, -2, False)
         sizes = torch.ones(2, dtype=torch.int64)
-        return bag.gradient(torch.ones(2, 2), sizes, indices, 5, -2, way)
+        return bag.add_bags(torch.ones(2, 2), sizes, indices, 5, -2, way)
 
     if way and position == -1:
         assert run().sum() == 3

@@ -19,7 +19,7 @@ from detmode.cuda.strips import Strips
 from detmode.rules.grid_sampler import launch, reference
 from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
 from detmode.rules.grid_sampler.sampling import TAPS, Sampling
-from detmode.rules.grid_sampler.ways import RUNS, Way, choose
+from detmode.rules.grid_sampler.ways import RUNS, GradientWay, choose
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
@@ -33,7 +33,9 @@ SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40)
 FAR = (*SPECIAL, 3e5, -3e5, 1e12, -1e12, 3e38)
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7])
-in_memory = st.builds(Way, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS]))
+in_memory = st.builds(
+    GradientWay, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS])
+)
 
 
 @st.composite
@@ -114,7 +116,7 @@ def assert_close(got: Tensor, exact: Tensor, bound: Tensor) -> None:
 
 
 def run(
-    dims: int, call: dict[str, Any], seed: int, way: Way | None = None
+    dims: int, call: dict[str, Any], seed: int, way: GradientWay | None = None
 ) -> tuple[Tensor, Tensor]:
     """The substitute's result, the same in two schedules."""
     how = Sampling(*map(call.__getitem__, ("interpolation_mode", "padding_mode", "align_corners")))
@@ -196,7 +198,7 @@ def assert_same_in_shared_memory(dims: int, call: dict[str, Any], shared: int, s
     strip = min(shared // each, pixels)
     # Two blocks take turns.
     strips = Strips(2, 64, strip * each, strip, -(-pixels // strip))
-    got, expected = (run(dims, call, seed, Way(cut, 1, 1)) for cut in (strips, None))
+    got, expected = (run(dims, call, seed, GradientWay(cut, 1, 1)) for cut in (strips, None))
     for one, other in zip(got, expected, strict=True):
         assert same_bits(one, other)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import add, ge
 
@@ -19,7 +19,7 @@ from detmode.cuda import (
     new_empty,
     planned,
 )
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all, named
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 
 DTYPES = FLOATING + COMPLEX
@@ -46,13 +46,33 @@ SOURCE = Source(
 _ABSENT = ((1, 1, 0),) * 3
 
 
+def pad_backward(
+    module: str, name: str, spatial: int
+) -> Callable[[Tensor, Tensor, Sequence[int]], Tensor]:
+    """Make the launcher of a padding's backward, as :func:`gather_backward` says.
+
+    Args:
+        module: in which it is defined.
+        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        spatial: 1, 2 or 3.
+    """
+    where = f"{name}{spatial}d_backward"
+
+    @checks_all
+    def backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+        return gather_backward(where, spatial, grad_output, self, padding)
+
+    doc = f"The gradient of ``{name}{spatial}d`` with respect to its input."
+    return named(backward, module, where, doc)
+
+
 def gather_backward(
-    name: str, spatial: int, grad_output: Tensor, self: Tensor, padding: Sequence[int]
+    where: str, spatial: int, grad_output: Tensor, self: Tensor, padding: Sequence[int]
 ) -> Tensor:
     """The gradient of a padding of the last ``spatial`` dimensions with respect to its input.
 
     Args:
-        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        where: the operator: ``"reflection_pad1d_backward"``.
         spatial: 1, 2 or 3.
         grad_output: (N, C, W_out), (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out), floating
             point or complex; N may be missing.
@@ -68,7 +88,6 @@ def gather_backward(
         RuntimeError: shapes, dtypes, devices or paddings that do not go together.
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
-    where = f"{name}{spatial}d_backward"
     launch = _plan(
         where, spatial, grad_output.shape, self.shape,
         tuple(padding), grad_output.dtype, self.dtype,

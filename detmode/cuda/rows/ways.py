@@ -54,7 +54,7 @@ measured."""
 
 
 class Way(Enum):
-    """How rows are moved. :class:`~detmode.cuda.strips.Strips` are a way too: in shared memory."""
+    """A way to move rows. :class:`~detmode.cuda.strips.Strips` are one too: in shared memory."""
 
     FEW = auto()
     """In one launch: a thread finds the rows of its destination itself."""

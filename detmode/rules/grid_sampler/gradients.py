@@ -14,7 +14,7 @@ from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
 from detmode.rules.grid_sampler.sums import in_memory, plan_sums
-from detmode.rules.grid_sampler.ways import Way, choose
+from detmode.rules.grid_sampler.ways import GradientWay, choose
 
 THREADS = 256
 """Of a block, the same in kernels.cu."""
@@ -37,7 +37,7 @@ def plan(
     grid: Layout,
     grad: Layout,
     most_shared: int,
-    way: Way | None,
+    way: GradientWay | None,
 ) -> Plan:
     """Plan the gradients of an input and a grid.
 

@@ -11,7 +11,7 @@ from detmode.cuda import most_shared, new_empty, new_zeros, planned
 from detmode.cuda.checks import check_devices, checks_all
 from detmode.rules.grid_sampler.gradients import plan
 from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
-from detmode.rules.grid_sampler.ways import Way
+from detmode.rules.grid_sampler.ways import GradientWay
 
 ZEROS = 0
 
@@ -115,7 +115,7 @@ def backward(
     grid: Tensor,
     grad_output: Tensor,
     output_mask: Sequence[bool],
-    way: Way | None = None,
+    way: GradientWay | None = None,
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients that all of these give; ``way``: None for that which sizes choose."""
     check_devices(name, input, grid, grad_output)

@@ -11,7 +11,7 @@ from torch import Tensor
 from detmode.cuda import UnsizedLaunch, ctype, headroom, planned, sum_in_any_order
 from detmode.rules.grid_sampler.checks import check_how
 from detmode.rules.grid_sampler.sampling import EXTENTS, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.ways import Way
+from detmode.rules.grid_sampler.ways import GradientWay
 
 
 def plan_sums(
@@ -24,7 +24,7 @@ def plan_sums(
     pixels: int,
     samples: int,
     extents: Sequence[tuple[int, ...]],
-    way: Way,
+    way: GradientWay,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.
 

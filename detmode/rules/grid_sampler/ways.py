@@ -20,7 +20,7 @@ RUNS = 8
 """Into how many a block cuts many channels."""
 
 
-class Way(NamedTuple):
+class GradientWay(NamedTuple):
     """How the gradients are added up.
 
     Args:
@@ -36,7 +36,7 @@ class Way(NamedTuple):
 
 def choose(
     dtype: torch.dtype, taps: int, n: int, channels: int, pixels: int, samples: int, shared: int
-) -> Way:
+) -> GradientWay:
     """Choose how gradients are added up.
 
     Args:
@@ -56,4 +56,6 @@ def choose(
         each = bytes_of_sum(dtype)
         strips = strips_of(planes, pixels, samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
-    return Way(strips, per_thread, RUNS if channels >= 4 * RUNS and n * samples < MANY else 1)
+    return GradientWay(
+        strips, per_thread, RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
+    )
