@@ -64,7 +64,7 @@ def test_rows_that_are_not_read_as_wide_ones(unlike: dict[str, bool]) -> None:
     ids=str,
 )
 def test_sums_of_elements(shape: Rows, shared: int, way: object) -> None:
-    """Where each element has an index, planes that are not too large are added in shared memory."""
+    """Planes of elements, each with an index, are added in shared memory if not too large."""
     chosen = choose_sum(shape, F32, by_row=False, shared=shared)
     assert way in (chosen, type(chosen))
 

@@ -36,7 +36,7 @@ INTEGERS, STRIPS = (Way.SINGLY, Way.TOGETHER), "strips"
 
 
 class Move(NamedTuple):
-    """What ``add_rows`` and the others take, and where in ``out`` each element goes."""
+    """Arguments of ``add_rows`` and the others, and where in ``out`` each element goes."""
 
     out: Tensor
     index: Tensor

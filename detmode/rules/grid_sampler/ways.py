@@ -21,7 +21,7 @@ RUNS = 8
 
 
 class GradientWay(NamedTuple):
-    """How the gradients are added up.
+    """A way to add up the gradients.
 
     Args:
         strips: whose blocks add the input's in shared memory, the bits of sums in memory; or None.
@@ -56,6 +56,5 @@ def choose(
         each = bytes_of_sum(dtype)
         strips = strips_of(planes, pixels, samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
-    return GradientWay(
-        strips, per_thread, RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-    )
+    runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
+    return GradientWay(strips, per_thread, runs)
