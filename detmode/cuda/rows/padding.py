@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import add, ge
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,8 +67,26 @@ def pad_backward(
     return named(backward, module, where, doc)
 
 
+class Share(NamedTuple):
+    """The planes that a thread serves, and the type in which it counts."""
+
+    planes: int
+    counter: str
+
+
+def choose_share(planes: int, numel: int, out_numel: int) -> Share:
+    """Choose a share by the planes, and by the elements of the input and of the output."""
+    many = planes >= PER_THREAD and numel >= MANY
+    return Share(PER_THREAD if many else 1, index_ctype(out_numel, numel))
+
+
 def gather_backward(
-    where: str, spatial: int, grad_output: Tensor, self: Tensor, padding: Sequence[int]
+    where: str,
+    spatial: int,
+    grad_output: Tensor,
+    self: Tensor,
+    padding: Sequence[int],
+    share: Share | None = None,
 ) -> Tensor:
     """The gradient of a padding of the last ``spatial`` dimensions with respect to its input.
 
@@ -80,6 +99,7 @@ def gather_backward(
             read.
         padding: left and right, top and bottom, front and back, as many as there are; negative
             where it crops; of a reflection each less than the size it pads.
+        share: of a thread; None for that which :func:`choose_share` chooses.
 
     Returns:
         A contiguous tensor of the shape and dtype of ``self``.
@@ -90,7 +110,7 @@ def gather_backward(
     """
     launch = _plan(
         where, spatial, grad_output.shape, self.shape,
-        tuple(padding), grad_output.dtype, self.dtype,
+        tuple(padding), grad_output.dtype, self.dtype, share,
     )  # fmt: skip
     grad_input = new_empty(self, self.shape)
     launch(grad_output=contiguous(grad_output), grad_input=grad_input)
@@ -106,6 +126,7 @@ def _plan(
     padding: tuple[int, ...],
     out_dtype: torch.dtype,
     dtype: torch.dtype,
+    share: Share | None,
 ) -> Launch:
     """The launch that still needs its tensors."""
     check_scalar_type(dtype, out_dtype)
@@ -117,11 +138,9 @@ def _plan(
     axes = zip(reversed(shape), reversed(out_shape), padding[::2])
     w, h, d = (*axes, *_ABSENT[spatial:])
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
-    numel = planes * positions
-    per_thread = PER_THREAD if planes >= PER_THREAD and numel >= MANY else 1
-    index = index_ctype(prod(out_shape), numel)
-    threads = -(-planes // per_thread) * positions
-    return _unsized(dtype, reflect, per_thread, index).of_threads(threads, planes, d, h, w)
+    share = share or choose_share(planes, planes * positions, prod(out_shape))
+    threads = -(-planes // share.planes) * positions
+    return _unsized(dtype, reflect, *share).of_threads(threads, planes, d, h, w)
 
 
 @planned
