@@ -1,9 +1,11 @@
-"""Sizes choose the way to add, multiply and assign rows."""
+"""Sizes choose the way to add, multiply and assign rows, and the share of a thread."""
 
 import pytest
 import torch
 
+from detmode.cuda.rows.chosen_windows import choose_apart
 from detmode.cuda.rows.shapes import Rows
+from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
 from detmode.cuda.rows.ways import Way, choose_assignment, choose_product, choose_sum
 from detmode.cuda.strips import Strips
 
@@ -111,3 +113,38 @@ def test_assignments(shape: Rows, by_row: bool, way: object) -> None:
     chosen = choose_assignment(shape, by_row=by_row, shared=0 if by_row else MOST)
     assert way in (chosen, type(chosen))
     assert choose_assignment(shape, by_row=by_row, unique=True, shared=MOST) is Way.DIRECT
+
+
+@pytest.mark.parametrize(
+    ("planes", "numel", "out_numel", "share"),
+    [
+        (PER_THREAD, MANY, 1, Share(PER_THREAD, "int32_t")),
+        (PER_THREAD - 1, MANY, 1, Share(1, "int32_t")),
+        (PER_THREAD, MANY - 1, 2**29, Share(1, "int32_t")),
+        (PER_THREAD, 2**29 + 1, 1, Share(PER_THREAD, "int64_t")),
+        (1, 1, 2**29 + 1, Share(1, "int64_t")),
+    ],
+)
+def test_sizes_choose_a_share(planes: int, numel: int, out_numel: int, share: Share) -> None:
+    """A thread serves several planes where elements are many, and counts as far as it must."""
+    assert choose_share(planes, numel, out_numel) == share
+    assert choose_share(planes, numel, out_numel, least=planes + 1).per_thread == 1
+
+
+@pytest.mark.parametrize(
+    ("planes", "sizes", "out_sizes", "flat", "apart"),
+    [
+        (1024, (1, 16, 16), (1, 4, 4), True, 1024),
+        (1024, (1, 16, 16), (1, 4, 4), False, None),
+        (1024, (1, 16, 18), (1, 4, 4), True, None),
+        (1024, (1, 16, 16), (1, 4, 5), True, None),
+        (1023, (1, 16, 16), (1, 4, 4), True, None),
+        (2**15, (1, 16, 16), (1, 4, 4), True, 2**14),
+        (2, (1, 2**12, 2**12), (1, 4, 4), True, 1),
+    ],
+)
+def test_neighbours_that_a_thread_serves(
+    planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, apart: int | None
+) -> None:
+    """Of large images with few windows a thread serves neighbours, and planes by turns."""
+    assert choose_apart((planes,), sizes, out_sizes, flat) == apart

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from detmode.cuda import host
 from detmode.cuda.launch import forget_plans
+from detmode.cuda.rows.shapes import KEYS
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.runs.difference import same_bits
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
@@ -18,6 +20,7 @@ from detmode.verify import claims
 from detmode.verify.cases import tensors_of
 
 SEEDS = st.integers(0, 2**32 - 1)
+SHARES = st.builds(Share, st.sampled_from([1, PER_THREAD]), st.sampled_from(KEYS))
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
 
 

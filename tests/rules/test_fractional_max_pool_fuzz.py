@@ -1,7 +1,6 @@
 """Fractional max pooling's backward on the host runner, over shapes, regions and layouts."""
 
 import math
-from unittest import mock
 
 import needs
 import pytest
@@ -9,17 +8,14 @@ import torch
 from exact_sums import assert_exact
 from hypothesis import example, given
 from hypothesis import strategies as st
-from strategies import LAYOUTS, SEEDS, in_schedules, planned_with, tensors
+from strategies import LAYOUTS, SEEDS, SHARES, in_schedules, tensors
 
 from detmode.cuda import host
-from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.fractional_max_pool import launch
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 
 pytestmark = needs.compiler
-
-FUNCTIONS = {2: launch.fractional_max_pool2d_backward, 3: launch.fractional_max_pool3d_backward}
 
 
 @given(
@@ -51,14 +47,9 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     given_kernel = data.draw(
         st.sampled_from([kernel, kernel, [], [9] * n, [0] * n, [2**31] * n, [-1] * n])
     )
-    index = data.draw(st.sampled_from(["int32_t", "int64_t"]))
-    with planned_with(
-        mock.patch.object(gather, "MANY", data.draw(st.sampled_from([0, 2**62]))),
-        mock.patch.object(gather, "index_ctype", return_value=index),
-    ):
-        got = in_schedules(
-            lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
-        )
+    arguments = n, grad_output, self, given_kernel, output, given_indices
+    share = data.draw(SHARES)
+    got = in_schedules(lambda: launch.gather(*arguments, share), seed)
     assert got.is_contiguous()
     zeros = torch.zeros(self.shape, dtype=dtype)
     planes = torch.arange(math.prod(leading)).view(*leading, *(1,) * n)
@@ -87,7 +78,7 @@ def test_regions_are_found(
     indices = pool(self, [1, kernel], [1, output], starts)[1]
     shapes = self.shape, indices.shape, indices.shape
     types = dtype, dtype, torch.int64
-    gather, again = launch._plan(2, *types, *shapes, (1, kernel), (1, output))
+    gather, again = launch.plan(2, *types, *shapes, (1, kernel), (1, output), None)
 
     def gathered(indices: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
         tensors = {"grad_output": torch.ones(indices.shape, dtype=dtype), "indices": indices}
@@ -118,9 +109,9 @@ def test_regions_are_found(
 def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
     """Of those that choose the type that the kernels count in, whatever the kernel size."""
     out_shape, int64 = (1, 1, 1, output), torch.int64
-    _, again = launch._plan(
+    _, again = launch.plan(
         2, torch.float32, torch.float32, int64,
-        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output),
+        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output), None,
     )  # fmt: skip
     *_, (*regions, _, _, _) = again.args
     region = regions[-1]

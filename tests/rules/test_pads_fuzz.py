@@ -10,11 +10,10 @@ import torch
 from exact_sums import DTYPES, assert_exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import SEEDS, in_schedules, tensors
+from strategies import SEEDS, SHARES, in_schedules, tensors
 from torch import Tensor
 
-from detmode.cuda.rows.padding import MANY, PER_THREAD, Share, choose_share, gather_backward
-from detmode.cuda.rows.shapes import KEYS
+from detmode.cuda.rows.padding import gather_backward
 from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
 
@@ -66,7 +65,7 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     grad_output = data.draw(tensors(out, dtype))
     self = torch.zeros(shape, dtype=dtype)
     arguments = f"{family}_pad{spatial}d_backward", spatial, grad_output, self, padding
-    share = Share(data.draw(st.sampled_from([1, PER_THREAD])), data.draw(st.sampled_from(KEYS)))
+    share = data.draw(SHARES)
     got = in_schedules(lambda: gather_backward(*arguments, share), data.draw(SEEDS))
     assert got.is_contiguous()
     # Sums start from +0.0: the zeros of `self` are addends.
@@ -82,21 +81,6 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     magnitude = backward(grad_output.abs().to(wide), self.to(wide), padding).abs()
     error, scale = (got.to(wide) - aten).abs()[finite], magnitude[finite]
     assert (error <= eps * scale + torch.finfo(dtype).smallest_normal).all()
-
-
-@pytest.mark.parametrize(
-    ("planes", "numel", "out_numel", "share"),
-    [
-        (PER_THREAD, MANY, 1, Share(PER_THREAD, "int32_t")),
-        (PER_THREAD - 1, MANY, 1, Share(1, "int32_t")),
-        (PER_THREAD, MANY - 1, 2**29, Share(1, "int32_t")),
-        (PER_THREAD, 2**29 + 1, 1, Share(PER_THREAD, "int64_t")),
-        (1, 1, 2**29 + 1, Share(1, "int64_t")),
-    ],
-)
-def test_sizes_choose_a_share(planes: int, numel: int, out_numel: int, share: Share) -> None:
-    """A thread serves several planes where elements are many, and counts as far as it must."""
-    assert choose_share(planes, numel, out_numel) == share
 
 
 @pytest.mark.parametrize("padding", [(-1, 0), (0, -2), (-2, -1), (3, -2), (-3, 4), (4, 4)], ids=str)

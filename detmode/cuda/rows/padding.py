@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import add, ge
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,18 +15,14 @@ from detmode.cuda import (
     UnsizedLaunch,
     contiguous,
     ctype,
-    index_ctype,
     new_empty,
     planned,
 )
 from detmode.cuda.checks import check_implemented, check_scalar_type, checks_all, named
 from detmode.cuda.dtypes import COMPLEX, FLOATING
+from detmode.cuda.rows.shares import PER_THREAD, Share, choose_share
 
 DTYPES = FLOATING + COMPLEX
-PER_THREAD = 8
-"""Planes that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -67,19 +62,6 @@ def pad_backward(
     return named(backward, module, where, doc)
 
 
-class Share(NamedTuple):
-    """The planes that a thread serves, and the type in which it counts."""
-
-    planes: int
-    counter: str
-
-
-def choose_share(planes: int, numel: int, out_numel: int) -> Share:
-    """Choose a share by the planes, and by the elements of the input and of the output."""
-    many = planes >= PER_THREAD and numel >= MANY
-    return Share(PER_THREAD if many else 1, index_ctype(out_numel, numel))
-
-
 def gather_backward(
     where: str,
     spatial: int,
@@ -99,7 +81,7 @@ def gather_backward(
             read.
         padding: left and right, top and bottom, front and back, as many as there are; negative
             where it crops; of a reflection each less than the size it pads.
-        share: of a thread; None for that which :func:`choose_share` chooses.
+        share: of a thread; None for that which sizes choose.
 
     Returns:
         A contiguous tensor of the shape and dtype of ``self``.
@@ -139,7 +121,7 @@ def _plan(
     w, h, d = (*axes, *_ABSENT[spatial:])
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
     share = share or choose_share(planes, planes * positions, prod(out_shape))
-    threads = -(-planes // share.planes) * positions
+    threads = -(-planes // share.per_thread) * positions
     return _unsized(dtype, reflect, *share).of_threads(threads, planes, d, h, w)
 
 
