@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import torch
 
-from detmode.cuda import bytes_of_sum, index_ctype, parts_of
+from detmode.cuda import bytes_of_sum, index_ctype, parts_of, planned
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -72,6 +72,7 @@ class Way(Enum):
     """Assignments, where no destination is named twice."""
 
 
+@planned
 def choose_sum(
     shape: Rows,
     dtype: torch.dtype,
