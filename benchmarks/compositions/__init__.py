@@ -1,7 +1,7 @@
-"""What people write by hand where an operator has no deterministic kernel.
+"""Compositions of other torch operators, as people write them by hand in place of one that varies.
 
-Compositions of other torch operators, by operator, as functions of its arguments. Each stays on its
-tensors' device and runs under PyTorch's flag.
+By operator, functions of its arguments. Each stays on its tensors' device and runs under PyTorch's
+flag.
 """
 
 from __future__ import annotations

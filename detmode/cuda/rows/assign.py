@@ -73,7 +73,7 @@ def assign_rows(
         source: likewise.
         shape: likewise.
         unique: no destination is named twice.
-        way: None for that which :func:`~detmode.cuda.rows.ways.choose_assignment` chooses.
+        way: None for the one that :func:`~detmode.cuda.rows.ways.choose_assignment` chooses.
     """
     if shape.addends == 0:
         return

@@ -199,7 +199,7 @@ def shared_out(
         flat: contiguous, not channels last.
         most: the largest number that the kernel works out of what it takes besides, beside
             positions in the tensors.
-        share: of a thread; None for that which sizes choose.
+        share: of a thread; None for the one that sizes choose.
 
     Returns:
         The share, the number of threads, and the argument ``shape``.

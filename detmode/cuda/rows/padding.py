@@ -81,7 +81,7 @@ def gather_backward(
             read.
         padding: left and right, top and bottom, front and back, as many as there are; negative
             where it crops; of a reflection each less than the size it pads.
-        share: of a thread; None for that which sizes choose.
+        share: of a thread; None for the one that sizes choose.
 
     Returns:
         A contiguous tensor of the shape and dtype of ``self``.

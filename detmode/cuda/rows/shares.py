@@ -25,7 +25,7 @@ def choose_share(planes: int, numel: int, *counts: int, least: int = PER_THREAD)
     Args:
         planes: those that are shared out, or channels.
         numel: elements of the result.
-        counts: what else a thread counts up to.
+        counts: other numbers that a thread counts up to.
         least: planes from which a thread serves several.
     """
     several = numel >= MANY and planes >= least

@@ -65,7 +65,7 @@ def add_rows(
         alpha: a factor for the addends.
         include_self: whether what a destination held is an addend too.
         mean: divide each sum by the number of its addends.
-        way: None for that which :func:`~detmode.cuda.rows.ways.choose_sum` chooses.
+        way: None for the one that :func:`~detmode.cuda.rows.ways.choose_sum` chooses.
     """
     if shape.addends == 0:
         return
@@ -95,7 +95,7 @@ def multiply_rows(
         source: likewise.
         shape: likewise.
         include_self: whether what a destination held is a factor too.
-        way: few or sorted; None for that which the shape chooses.
+        way: few or sorted; None for the one that the shape chooses.
     """
     if shape.addends == 0:
         return

@@ -50,7 +50,7 @@ def plan(
         grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
         grad: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
         most_shared: bytes of shared memory that a block may have.
-        way: None for that which :func:`~.ways.choose` chooses.
+        way: None for the one that :func:`~.ways.choose` chooses.
 
     Raises:
         Exception: as ATen, for what does not go together.

@@ -117,7 +117,7 @@ def backward(
     output_mask: Sequence[bool],
     way: GradientWay | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """The gradients that all of these give; ``way``: None for that which sizes choose."""
+    """The gradients that all of these give; ``way``: None for the one that sizes choose."""
     check_devices(name, input, grid, grad_output)
     scatter, gather = _plan(
         name, how, dims, (input.dtype, grid.dtype, grad_output.dtype),

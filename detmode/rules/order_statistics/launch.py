@@ -79,7 +79,7 @@ def select(
     k: int = 0,
     way: ByThread | ByBlock | ByBlocks | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What all of these do; ``way``: None for that which sizes choose."""
+    """Select as all of these do; ``way``: None for the one that sizes choose."""
     axis = axis_of(self, dim)
     # ATen's word for nanmedian is median.
     refuse_size_0(name.removeprefix("nan"), self, axis)
