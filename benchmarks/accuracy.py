@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from compositions import COMPOSITIONS
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
@@ -36,10 +37,9 @@ def check_accuracy(case: Case, device: str) -> None:
     arguments = case.sample.arguments(case.dtype, "cuda" if device == "cuda" else "cpu")
     wide = tree_map_only(Tensor, widened, arguments)
     magnitudes = tree_map_only(Tensor, _magnitude, wide)
-    samples = samples_of(case.family)
     # The last source wins, unless they accumulate; ATen's kernel takes any on a GPU.
-    assigns = op in samples.assignments and not arguments.get("accumulate")
-    truly: Callable[..., Any] = samples.compositions[op] if assigns else operator
+    assigns = op in samples_of(case.family).assignments and not arguments.get("accumulate")
+    truly: Callable[..., Any] = COMPOSITIONS[op] if assigns else operator
     bind = signature_of(operator).bind
     try:
         with deterministic_flag(assigns):

@@ -22,6 +22,13 @@ def raises_like_aten(launcher: F) -> F:
     return launcher
 
 
+def named(launcher: F, module: str, name: str, doc: str) -> F:
+    """Name a launcher that a factory made; a row's function is found and pickled by its name."""
+    launcher.__module__, launcher.__doc__ = module, doc
+    launcher.__name__ = launcher.__qualname__ = name
+    return launcher
+
+
 def check_implemented(name: str, dtype: torch.dtype, dtypes: Collection[torch.dtype]) -> None:
     """Raise NotImplementedError unless ATen's CUDA kernel ``name`` takes a dtype.
 

@@ -183,8 +183,6 @@ class Samples:
             CPU is not the truth; it then also says which integers are right.
         assignments: by operator that assigns a function of its arguments: what is written to,
             where each element goes and the elements, or ``None`` where the call adds.
-        compositions: by operator what people write by hand where it has no deterministic kernel:
-            a function of its arguments; benchmarks time it beside the substitute.
         unlike_cpu: by name of a case why NaN and infinities do not come out as ATen's CPU kernel
             gives them; with them it is skipped on the host.
         unlike_magnitudes: by operator why its result on the magnitudes of its arguments does not
@@ -201,7 +199,6 @@ class Samples:
     not_applicable: Mapping[str, str] = field(default_factory=dict)
     references: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     assignments: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    compositions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     unlike_cpu: Mapping[str, str] = field(default_factory=dict)
     unlike_magnitudes: Mapping[str, str] = field(default_factory=dict)
 
@@ -221,14 +218,13 @@ class Samples:
             ("bench", [sample.op for sample in self.bench], ops),
             ("references", self.references, ops),
             ("assignments", self.assignments, ops),
-            ("compositions", self.compositions, {sample.op for sample in self.bench}),
             ("unlike_cpu", self.unlike_cpu, names),
             ("unlike_magnitudes", self.unlike_magnitudes, ops),
             ("not_applicable", self.not_applicable, (*COVERS, "errors", "bench")),
         ):
             unknown = [item for item in values if item not in known]
             if unknown:
-                where = {"compositions": "bench", "not_applicable": "COVERS"}.get(title, "cases")
+                where = "COVERS" if title == "not_applicable" else "cases"
                 raise ValueError(f"Samples: {title} names {unknown[0]!r}, which {where} does not")
         shown = {item for case in self.cases for item in case.covers}
         shown |= {title for title in ("errors", "bench") if getattr(self, title)}

@@ -101,23 +101,3 @@ def wrong_scatters(case: Callable[..., Sample]) -> tuple[Sample, ...]:
         row.but("nowhere_to_go", self=lambda self: self[:0]),
         row.but("other_dtype", src=Tensor.double, dtypes=FLOATING[:3]),
     )
-
-
-def folded(fold: Callable[[Tensor, Tensor, Tensor, int], None]) -> Callable[..., Tensor]:
-    """The backward that adds the border to the rest, along one dimension after the other.
-
-    ``fold`` adds to the first tensor what was before it and behind it, along a dimension.
-    """
-
-    def backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-        grad = grad_output.clone()
-        for number, (before, after) in enumerate(zip(padding[::2], padding[1::2])):
-            dim = grad.dim() - 1 - number
-            size = self.shape[dim]
-            inner = grad.narrow(dim, before, size).clone()
-            borders = grad.narrow(dim, 0, before), grad.narrow(dim, before + size, after)
-            fold(inner, *borders, dim)
-            grad = inner
-        return grad
-
-    return backward

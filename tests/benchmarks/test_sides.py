@@ -7,6 +7,7 @@ import pytest
 import sides
 import timing
 import torch
+from compositions import COMPOSITIONS
 from sides import (
     ATEN,
     COMPOSED,
@@ -161,15 +162,12 @@ def test_a_wrong_composition_has_no_time(
     def wrong(grad_output: torch.Tensor, self: torch.Tensor, **_: Any) -> torch.Tensor:
         return torch.ones_like(self)
 
-    samples = samples_of(workload.case.family)
-    compositions = {workload.case.sample.op: wrong}
-    changed = dataclasses.replace(samples, compositions=compositions)
-    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", changed)
+    op = workload.case.sample.op
+    monkeypatch.setitem(COMPOSITIONS, op, wrong)
     row = measure(workload, clock, 2, bandwidth=1e9)
     assert row.times[COMPOSED] == "inaccurate"
     assert isinstance(row.times[OURS], Spread)
-    without = dataclasses.replace(samples, compositions={})
-    monkeypatch.setattr(avg_pool3d_samples, "SAMPLES", without)
+    monkeypatch.delitem(COMPOSITIONS, op)
     assert measure(workload, clock, 2, bandwidth=1e9).times[COMPOSED] == "none"
 
 

@@ -1,7 +1,9 @@
 """Every family has the same form: files, headings, budgets, whole chains, derived variants."""
 
 import ast
+import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,23 @@ def test_alerts_fit_the_operator(family: str) -> None:
             assert row.rule.action.otherwise is not None, (
                 f"{where}: give Substitute otherwise=Native() or Refuse()"
             )
+
+
+def test_launchers_are_functions_of_their_operator(family: str) -> None:
+    """A row's function is found by its name, says what it gives, and has the schema's arguments."""
+    for row in facts.rows_of(family):
+        func, function = resolve(row.rule.op), getattr(row.rule.action, "function", None)
+        if func is None or not inspect.isfunction(function):
+            continue
+        where = f"{facts.family_file(row)}: {facts.label(row.rule)}"
+        module = sys.modules[function.__module__]
+        assert getattr(module, function.__qualname__, None) is function, where
+        assert function.__doc__, f"{where}: give {function.__qualname__} a docstring"
+        parameters = inspect.signature(function).parameters
+        names = [argument.name for argument in func._schema.arguments if not argument.is_out]
+        assert [name for name in parameters if name in names] == names, where
+        more = [each for name, each in parameters.items() if name not in names]
+        assert all(each.default is not each.empty for each in more), where
 
 
 def test_traffic_is_stated(family: str) -> None:

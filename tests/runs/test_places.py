@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from traces import calls
 
 from detmode import DeterministicMode, audit, record
+from tests.shared.traces import calls
 
 OPERATOR = "aten::index_add"
 INDEX = torch.tensor([0, 0, 1])

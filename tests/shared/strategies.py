@@ -4,24 +4,23 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.bits.difference import same_bits
-from detmode.cuda import host, strips
+from detmode.cuda import host
 from detmode.cuda.launch import forget_plans
-from detmode.cuda.rows import assign, sums
+from detmode.cuda.rows.shapes import KEYS
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
 from detmode.verify import claims
 from detmode.verify.cases import tensors_of
 
 SEEDS = st.integers(0, 2**32 - 1)
-# Which of two kernels runs; None for a third one, or for the choice of the shapes.
-WAYS = st.sampled_from([None, True, False])
+SHARES = st.builds(Share, st.sampled_from([1, PER_THREAD]), st.sampled_from(KEYS))
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
 
 
@@ -87,54 +86,6 @@ def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
             stack.enter_context(each)
         yield
     forget_plans()
-
-
-def chosen(module: Any, name: str, way: bool | None) -> AbstractContextManager[object]:
-    """Inside, a function of a module that chooses between two kernels takes this way."""
-    choice = getattr(module, name)
-    way_of = choice if way is None else lambda *shapes: way
-    return planned_with(patch.object(module, name, way_of))
-
-
-def counting(draw: Callable[..., Any], module: Any, **more: Any) -> AbstractContextManager[object]:
-    """A thread serves one plane or several, and counts in 32 bits or 64, whatever the sizes."""
-    many, counted = draw(st.sampled_from([0, 2**62])), draw(st.sampled_from(["int32_t", "int64_t"]))
-    ways = {"MANY": many, "index_ctype": lambda *counts: counted, **more}
-    return planned_with(patch.multiple(module, **ways))
-
-
-@contextmanager
-def assigned_by(elects: bool | None) -> Iterator[None]:
-    """Inside, assignments elect an owner or sort, however few the rows are.
-
-    With None they choose, and elect owners of planes in shared memory, which has room for few.
-    """
-    ways: tuple[AbstractContextManager[object], ...] = shared_memory(assign)
-    if elects is not None:
-        ways = (
-            patch.object(assign, "elects", lambda *_: elects),
-            patch.multiple(assign, are_few=lambda *_: False, cut_planes=lambda *_: None),
-        )
-    with planned_with(*ways):
-        yield
-
-
-def shared_memory(module: Any) -> tuple[AbstractContextManager[object], ...]:
-    """Patches with which planes are cut into many strips, of which two blocks take turns."""
-    return (
-        patch.multiple(strips, _FEWEST_BLOCKS=0, _MOST_BLOCKS=2),
-        patch.multiple(module, most_shared=lambda _: 100, _MOST_STRIPS=math.inf),
-    )
-
-
-@contextmanager
-def added_by(sorts: bool | None) -> Iterator[None]:
-    """Inside, sums are of sorted rows, or of integers, in memory; with None of those in strips."""
-    ways: tuple[AbstractContextManager[object], ...] = shared_memory(sums)
-    if sorts is not None:
-        ways = (patch.object(sums, "cut_planes", lambda *_: None),)
-    with planned_with(patch.object(sums, "sorts_rows", lambda *_: bool(sorts)), *ways):
-        yield
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

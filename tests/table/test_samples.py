@@ -35,7 +35,6 @@ GOOD = {"cases": (PLANE,)}
         ({"references": {"aten::cumsum": "cumsum"}}, TypeError, "references is .*of functions"),
         ({"references": {"aten::cumsun": max}}, ValueError, "references names 'aten::cumsun'"),
         ({"assignments": {"aten::put": max}}, ValueError, "assignments names 'aten::put'"),
-        ({"compositions": {"aten::cumsum": max}}, ValueError, "names 'aten::cumsum', which bench"),
         ({"unlike_cpu": {"plain": "no"}}, ValueError, "unlike_cpu names 'plain', which cases do"),
         (
             {"errors": (dataclasses.replace(PLANE, op="aten::put"),)},

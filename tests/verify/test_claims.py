@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, cuda
-from detmode.cuda.rows import assign
-from detmode.cuda.rows.shapes import Rows
+from detmode.table.call import Signature
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify import claims, special_values
 from detmode.verify.cases import (
     Case,
     cases,
+    last_stays,
     run_assigned,
     run_aten,
     run_substituted,
@@ -173,35 +174,31 @@ ASSIGNED = {
 }
 
 
+def first_stays(family: str, sample: Sample, dtype: torch.dtype) -> tuple[torch.Tensor]:
+    """The result where of several sources the first one stays."""
+    places = samples_of(family).assignments[sample.op]
+    given = Signature(resolve(sample.op)).bind((), sample.arguments(dtype))
+    before, to, source = places(**given)
+    return (last_stays(before, to.flatten().flip(0), source.flatten().flip(0)),)
+
+
 @pytest.mark.parametrize("op", ASSIGNED)
 @needs.compiler
 def test_another_winner_than_the_last_source_is_found(
-    op: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    op: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where ATen lets the first source stay, as its CUDA kernels may, and ours is right."""
-    case, elect = ASSIGNED[op], assign._elect
-
-    def elect_first(index: torch.Tensor, shape: Rows, by_row: bool) -> torch.Tensor:
-        owners, places = elect(index, shape, by_row), torch.arange(index.numel())
-        rows, inner = (len(places), 1) if by_row else (shape.rows, shape.inner)
-        positions = index.view(-1) % shape.size
-        to = (places // (rows * inner) * shape.size + positions) * inner + places % inner
-        for place in reversed(places.tolist()):
-            owners[to[place]] = place
-        return owners
-
-    monkeypatch.setattr(assign, "are_few", lambda shape: False)
-    monkeypatch.setattr(assign, "elects", lambda shape: True)
-    monkeypatch.setattr(assign, "_elect", elect_first)
-    # What was planned before has another way; what is planned here must not stay.
-    cuda.forget_plans()
-    request.addfinalizer(cuda.forget_plans)
-    wrong = run_substituted(case.sample, case.dtype)
-    monkeypatch.setattr(assign, "_elect", elect)
+    case = ASSIGNED[op]
+    wrong = first_stays(case.family, case.sample, case.dtype)
     for module in (claims, special_values):
         monkeypatch.setattr(module, "run_each_aten", lambda *_, **__: (wrong,))
     check_truth(case)
-    monkeypatch.setattr(assign, "_elect", elect_first)
+
+    def run(sample: Sample, dtype: torch.dtype, *rest: Any, **options: Any) -> Any:
+        return first_stays(case.family, sample, dtype)
+
+    for module in (claims, special_values):
+        monkeypatch.setattr(module, "run_substituted", run)
     with pytest.raises(ClaimError, match="does not keep the bits of its last source"):
         check_truth(case)
     if case.dtype.is_floating_point:

@@ -1,8 +1,7 @@
 """Assigning rows of a tensor to the destinations that an index names; the last duplicate stays.
 
-Four ways lead there, and give the same bits: one launch in which the thread of each of a few rows
-looks for later ones, an owner elected for each destination, in memory or in a block's shared
-memory, and a stable sort of the index. The launches move words of bits and know no dtype.
+All ways there give the same bits; :mod:`detmode.cuda.rows.ways` chooses one. The launches move
+words of bits and know no dtype.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ from detmode.cuda import (
     stretch,
 )
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import KEYS, Rows, are_few, cut_planes, elects, flat
+from detmode.cuda.rows.shapes import KEYS, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
+from detmode.cuda.rows.ways import Way, choose_assignment
+from detmode.cuda.strips import Strips
 
 WORDS = {
     16: torch.complex128,
@@ -38,10 +39,8 @@ WORDS = {
 """By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
 
 _WIDEST = max(WORDS)
-_MOST_STRIPS = 20
-"""Into which a plane is cut at most whose owners are in shared memory: each reads the index."""
 
-Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+Move: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Moves words, planned by their layout: called with out, index and source."""
 
 SOURCE = Source(
@@ -58,7 +57,13 @@ SOURCE = Source(
 
 
 def assign_rows(
-    out: Tensor, index: Tensor, source: Tensor, shape: Rows, *, unique: bool = False
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    *,
+    unique: bool = False,
+    way: Way | Strips | None = None,
 ) -> None:
     """Write ``source`` to ``out`` where ``index`` says; what no row names keeps its bits.
 
@@ -68,6 +73,7 @@ def assign_rows(
         source: likewise.
         shape: likewise.
         unique: no destination is named twice.
+        way: None for the one that :func:`~detmode.cuda.rows.ways.choose_assignment` chooses.
     """
     if shape.addends == 0:
         return
@@ -76,41 +82,43 @@ def assign_rows(
     begins = source.data_ptr() | out.data_ptr()
     begins |= (int(source.storage_offset()) | int(out.storage_offset())) * itemsize
     shared = 0 if by_row else most_shared(out)
-    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST, shared)
+    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST, shared, way)
     move(_as_words(out, word), index, _as_words(source, word))
 
 
 @planned
 def _moving(
-    shape: Rows, by_row: bool, unique: bool, itemsize: int, begins: int, most_shared: int
-) -> tuple[torch.dtype, Way]:
+    shape: Rows,
+    by_row: bool,
+    unique: bool,
+    itemsize: int,
+    begins: int,
+    most_shared: int,
+    way: Way | Strips | None,
+) -> tuple[torch.dtype, Move]:
     """The dtype of the words that move, and what moves them."""
     named = shape if by_row else flat(shape)
-    outer, rows, inner, size, wraps = named
-    word = _word(inner, itemsize, begins)
-    run = inner * itemsize // word.itemsize
-    in_words, n = Rows(outer, rows, run, size, wraps), outer * rows * run
-    unique = unique or rows == 1
-    scalar = ctype(word)
-    if not unique and by_row and are_few(in_words):
+    word = _word(named.inner, itemsize, begins)
+    in_words = named._replace(inner=named.inner * itemsize // word.itemsize)
+    # Without an index for each row, words are elements.
+    moved = in_words if by_row else shape
+    way = way or choose_assignment(moved, by_row=by_row, unique=unique, shared=most_shared)
+    scalar, n = ctype(word), in_words.addends
+    if isinstance(way, Strips):
+        strips = _in_blocks(f"assign_strips<{scalar}>", way.threads, way.shared)
+        return word, partial(_move, strips.of_blocks(way.blocks, way.strip, way.strips, shape))
+    if way is Way.FEW:
         return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
-    cut = None if unique else cut_planes(shape, 4, most_shared, _MOST_STRIPS)
-    if cut is not None:
-        strips = _strips(f"assign_strips<{scalar}>", cut.threads, cut.shared)
-        return word, partial(_move, strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape))
-    if unique or elects(named):
-        # Without an index for each row, words are elements.
-        in_words = in_words if by_row else shape
-        named_places = rows if by_row else shape.addends
-        owned = f"assign_owned<{scalar}, {ctype(key_dtype(named_places))}>"
-        absent = {"owners": None} if unique else {}
-        launch = _unsized(owned, by_row=by_row, **absent).of_threads(n, n, in_words)
-        return word, partial(_move, launch) if unique else partial(
-            _move_owned, launch, shape, by_row
-        )
-    key = ctype(key_dtype(size))
-    launch = _unsized(f"assign_sorted<{scalar}, {key}>").of_threads(n, n, in_words)
-    return word, partial(_move_sorted, launch, shape, named)
+    if way is Way.SORTED:
+        entry = f"assign_sorted<{scalar}, {ctype(key_dtype(named.size))}>"
+        launch = _unsized(entry).of_threads(n, n, in_words)
+        return word, partial(_move_sorted, launch, shape, named)
+    entry = f"assign_owned<{scalar}, {ctype(key_dtype(named.rows))}>"
+    if way is Way.DIRECT:
+        launch = _unsized(entry, by_row=by_row, owners=None).of_threads(n, n, moved)
+        return word, partial(_move, launch)
+    launch = _unsized(entry, by_row=by_row).of_threads(n, n, moved)
+    return word, partial(_move_owned, launch, shape, by_row)
 
 
 @planned
@@ -119,7 +127,7 @@ def _unsized(entry: str, **numbers: bool | None) -> UnsizedLaunch:
 
 
 @planned
-def _strips(entry: str, threads: int, shared: int) -> UnsizedLaunch:
+def _in_blocks(entry: str, threads: int, shared: int) -> UnsizedLaunch:
     return UnsizedLaunch(SOURCE, entry, ("strip", "strips", "shape"), threads, shared)
 
 

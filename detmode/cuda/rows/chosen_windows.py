@@ -22,11 +22,7 @@ from detmode.cuda import (
 )
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
-
-PER_THREAD = 8
-"""Planes (or channels) that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
+from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
 
 COLUMNS = 4
 """Neighbours along w that one thread serves where windows choose few elements."""
@@ -78,14 +74,13 @@ def unsized(
     source: Source,
     kernel: str,
     dtype: torch.dtype,
-    per_thread: int,
-    index: str,
+    share: Share,
     unset: tuple[str, ...],
     windows: tuple[tuple[int, ...], ...] = (),
     **numbers: Any,
 ) -> UnsizedLaunch:
     """The launch of an entry without the numbers of the parameters in ``unset``."""
-    entry = f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
+    entry = f"{kernel}<{ctype(dtype)}, {share.per_thread}, {share.counter}>"
     return UnsizedLaunch(source, entry, unset, **dict(zip("thw", windows)), **numbers)
 
 
@@ -127,6 +122,7 @@ def plan_chosen(
     flat: bool,
     most: int,
     windows: tuple[tuple[int, ...], ...] = (),
+    share: Share | None = None,
 ) -> Launch:
     """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
 
@@ -140,10 +136,28 @@ def plan_chosen(
         flat: see there.
         most: see there.
         windows: of three axes, where the kernel takes them.
+        share: as for :func:`shared_out`.
     """
-    per_thread, index, threads, shape = shared_out(leading, sizes, out_sizes, flat, most)
-    launch = unsized(source, kernel, dtype, per_thread, index, ("shape",), windows)
+    share, threads, shape = shared_out(leading, sizes, out_sizes, flat, most, share)
+    launch = unsized(source, kernel, dtype, share, ("shape",), windows)
     return launch.of_threads(threads, shape)
+
+
+def choose_apart(
+    leading: tuple[int, ...], sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool
+) -> int | None:
+    """Choose whether a thread serves neighbours along w, as windows choose few elements.
+
+    The arguments are those of :func:`shared_out`.
+
+    Returns:
+        The planes from one of a thread to its next; None where that is not the quicker one, or does
+        not work.
+    """
+    planes, elements, windows = math.prod(leading), math.prod(sizes), math.prod(out_sizes)
+    if not flat or sizes[-1] % COLUMNS or planes * elements < MANY or elements < FEW * windows:
+        return None
+    return max(1, min(planes, THREADS // (elements // COLUMNS)))
 
 
 def plan_few_chosen(
@@ -153,28 +167,18 @@ def plan_few_chosen(
     leading: tuple[int, ...],
     sizes: tuple[int, ...],
     out_sizes: tuple[int, ...],
-    flat: bool,
     most: int,
-) -> Launch | None:
+    apart: int,
+) -> Launch:
     """Plan the launch of a kernel that calls ``gather_few_chosen`` of ``chosen_windows.cuh``.
 
-    The arguments are those of :func:`plan_chosen`.
-
-    Returns:
-        None where that is not the quicker one, or does not work.
+    The arguments are those of :func:`plan_chosen`, and what :func:`choose_apart` chooses.
     """
-    if not flat or sizes[-1] % COLUMNS:
-        return None
-    planes, elements, windows = math.prod(leading), math.prod(sizes), math.prod(out_sizes)
-    numel = planes * elements
-    if numel < MANY or elements < FEW * windows:
-        return None
-    threads = elements // COLUMNS
-    apart = max(1, min(planes, THREADS // threads))
-    threads *= apart
+    planes, elements = math.prod(leading), math.prod(sizes)
+    threads = elements // COLUMNS * apart
     shape = pooled_shape(threads, planes, 1, sizes, out_sizes, sizes[-1] // COLUMNS)
-    index = index_ctype(numel, planes * windows, most)
-    launch = unsized(source, kernel, dtype, COLUMNS, index, ("shape", "apart"))
+    counter = index_ctype(planes * elements, planes * math.prod(out_sizes), most)
+    launch = unsized(source, kernel, dtype, Share(COLUMNS, counter), ("shape", "apart"))
     return launch.of_threads(threads, shape, apart)
 
 
@@ -184,7 +188,8 @@ def shared_out(
     out_sizes: tuple[int, ...],
     flat: bool,
     most: int,
-) -> tuple[int, str, int, tuple[int, ...]]:
+    share: Share | None = None,
+) -> tuple[Share, int, tuple[int, ...]]:
     """Share the pooled tensor out among threads.
 
     Args:
@@ -194,21 +199,21 @@ def shared_out(
         flat: contiguous, not channels last.
         most: the largest number that the kernel works out of what it takes besides, beside
             positions in the tensors.
+        share: of a thread; None for the one that sizes choose.
 
     Returns:
-        The planes of a thread, the type that it counts in, the number of threads, and the argument
-        ``shape``.
+        The share, the number of threads, and the argument ``shape``.
     """
     planes = math.prod(leading)
     numel = planes * math.prod(sizes)
     outer, inner = (planes, 1) if flat else leading
     shared = inner if inner > 1 else outer
-    per_thread = PER_THREAD if numel >= MANY and shared >= 4 * PER_THREAD else 1
-    shares = -(-shared // per_thread)
+    counts = planes * math.prod(out_sizes), most
+    share = share or choose_share(shared, numel, *counts, least=4 * PER_THREAD)
+    shares = -(-shared // share.per_thread)
     threads = numel // (shared or 1) * shares
-    index = index_ctype(numel, planes * math.prod(out_sizes), most)
     shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    return per_thread, index, threads, shape
+    return share, threads, shape
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Launch, UnsizedLaunch, contiguous, ctype, new_empty, planned
+from detmode.cuda.checks import named, raises_like_aten
 from detmode.cuda.dtypes import FLOATING, OPMATH
 from detmode.cuda.rows.interpolation_tables import (
     ABSENT,
@@ -45,15 +46,71 @@ BLOCK, MAX_GROUPS = 256, 65535
 LONG = BLOCK // 2
 
 
+def interpolation_backward(
+    module: str,
+    name: str,
+    interpolation: Interpolation,
+    *,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> Callable[..., Tensor]:
+    """Make the launcher of an interpolation's backward, as :func:`gather_backward` says.
+
+    Args:
+        module: in which it is defined.
+        name: the operator without its namespace: ``"upsample_linear1d_backward"``.
+        interpolation: of its forward operator.
+        memory_format: of the gradient; if preserved, channels_last where grad_output is.
+    """
+    gather = partial(gather_backward, interpolation, memory_format)
+
+    def of_lines(
+        grad_output: Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        scales: float | None = None,
+    ) -> Tensor:
+        return gather(grad_output, output_size, input_size, align_corners, (scales,))
+
+    def of_images(
+        grad_output: Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:
+        return gather(grad_output, output_size, input_size, align_corners, (scales_h, scales_w))
+
+    def of_volumes(
+        grad_output: Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:
+        scales = scales_d, scales_h, scales_w
+        return gather(grad_output, output_size, input_size, align_corners, scales)
+
+    launchers: dict[str, Callable[..., Tensor]]
+    launchers = {"1d": of_lines, "2d": of_images, "3d": of_volumes}
+    (launcher,) = (each for dims, each in launchers.items() if dims in name)
+    preserves = launcher is not of_lines and memory_format is torch.preserve_format
+    form = "in grad_output's memory format" if preserves else "always contiguous"
+    doc = f"The gradient of ``{name.removesuffix('_backward')}``, {form}."
+    return raises_like_aten(named(launcher, module, name, doc))
+
+
 def gather_backward(
     interpolation: Interpolation,
+    memory_format: torch.memory_format,
     grad_output: Tensor,
     output_size: Sequence[int],
     input_size: Sequence[int],
     align_corners: bool,
     scales: Sequence[float | None],
-    *,
-    memory_format: torch.memory_format = torch.preserve_format,
 ) -> Tensor:
     """The gradient of an interpolation of the dimensions after the first two.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import add, ge
 
@@ -15,18 +15,14 @@ from detmode.cuda import (
     UnsizedLaunch,
     contiguous,
     ctype,
-    index_ctype,
     new_empty,
     planned,
 )
-from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.cuda.checks import check_implemented, check_scalar_type, named, raises_like_aten
 from detmode.cuda.dtypes import COMPLEX, FLOATING
+from detmode.cuda.rows.shares import PER_THREAD, Share, choose_share
 
 DTYPES = FLOATING + COMPLEX
-PER_THREAD = 8
-"""Planes that one thread serves where there are many."""
-MANY = 2**18
-"""Elements from which a thread serves several planes; with fewer, more threads are better."""
 
 SOURCE = Source(
     __file__,
@@ -46,13 +42,38 @@ SOURCE = Source(
 _ABSENT = ((1, 1, 0),) * 3
 
 
+def pad_backward(
+    module: str, name: str, spatial: int
+) -> Callable[[Tensor, Tensor, Sequence[int]], Tensor]:
+    """Make the launcher of a padding's backward, as :func:`gather_backward` says.
+
+    Args:
+        module: in which it is defined.
+        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        spatial: 1, 2 or 3.
+    """
+    where = f"{name}{spatial}d_backward"
+
+    @raises_like_aten
+    def backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
+        return gather_backward(where, spatial, grad_output, self, padding)
+
+    doc = f"The gradient of ``{name}{spatial}d`` with respect to its input."
+    return named(backward, module, where, doc)
+
+
 def gather_backward(
-    name: str, spatial: int, grad_output: Tensor, self: Tensor, padding: Sequence[int]
+    where: str,
+    spatial: int,
+    grad_output: Tensor,
+    self: Tensor,
+    padding: Sequence[int],
+    share: Share | None = None,
 ) -> Tensor:
     """The gradient of a padding of the last ``spatial`` dimensions with respect to its input.
 
     Args:
-        name: the operator without its number of dimensions: ``"reflection_pad"``.
+        where: the operator: ``"reflection_pad1d_backward"``.
         spatial: 1, 2 or 3.
         grad_output: (N, C, W_out), (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out), floating
             point or complex; N may be missing.
@@ -60,6 +81,7 @@ def gather_backward(
             read.
         padding: left and right, top and bottom, front and back, as many as there are; negative
             where it crops; of a reflection each less than the size it pads.
+        share: of a thread; None for the one that sizes choose.
 
     Returns:
         A contiguous tensor of the shape and dtype of ``self``.
@@ -68,10 +90,9 @@ def gather_backward(
         RuntimeError: shapes, dtypes, devices or paddings that do not go together.
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
-    where = f"{name}{spatial}d_backward"
     launch = _plan(
         where, spatial, grad_output.shape, self.shape,
-        tuple(padding), grad_output.dtype, self.dtype,
+        tuple(padding), grad_output.dtype, self.dtype, share,
     )  # fmt: skip
     grad_input = new_empty(self, self.shape)
     launch(grad_output=contiguous(grad_output), grad_input=grad_input)
@@ -87,6 +108,7 @@ def _plan(
     padding: tuple[int, ...],
     out_dtype: torch.dtype,
     dtype: torch.dtype,
+    share: Share | None,
 ) -> Launch:
     """The launch that still needs its tensors."""
     check_scalar_type(dtype, out_dtype)
@@ -98,11 +120,9 @@ def _plan(
     axes = zip(reversed(shape), reversed(out_shape), padding[::2])
     w, h, d = (*axes, *_ABSENT[spatial:])
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
-    numel = planes * positions
-    per_thread = PER_THREAD if planes >= PER_THREAD and numel >= MANY else 1
-    index = index_ctype(prod(out_shape), numel)
-    threads = -(-planes // per_thread) * positions
-    return _unsized(dtype, reflect, per_thread, index).of_threads(threads, planes, d, h, w)
+    share = share or choose_share(planes, planes * positions, prod(out_shape))
+    threads = -(-planes // share.per_thread) * positions
+    return _unsized(dtype, reflect, *share).of_threads(threads, planes, d, h, w)
 
 
 @planned

@@ -1,8 +1,7 @@
 """Adding rows of a tensor to the destinations that an index names, or multiplying them by rows.
 
-Two ways lead to sums that do not depend on the order of threads; :mod:`detmode.cuda.rows.shapes`
-says which is taken. It goes by shapes alone, so that it is the same on every GPU. Where integers
-are added, in memory or in a block's shared memory, goes by the GPU too, and changes no bit.
+Two ways lead to sums that do not depend on the order of threads: integers, and sorted rows.
+:mod:`detmode.cuda.rows.ways` chooses.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import Tensor
 from detmode.cuda import (
     Launch,
     UnsizedLaunch,
-    bytes_of_sum,
     ctype,
     most_shared,
     new_empty,
@@ -27,34 +25,20 @@ from detmode.cuda import (
     stretch,
 )
 from detmode.cuda.rows.positions import of_elements
-from detmode.cuda.rows.shapes import (
-    AT_ONCE,
-    CROWDED_COLUMNS,
-    PIECE,
-    SHARE,
-    Rows,
-    are_few,
-    are_wide,
-    cut_planes,
-    flat,
-    sorts_rows,
-)
+from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
 from detmode.cuda.rows.source import SOURCE, TOGETHER, widths
+from detmode.cuda.rows.ways import Way, choose_product, choose_sum
+from detmode.cuda.strips import Strips
 
 THREADS = 256
 """Of a block that reduces carries."""
-MANY = 2**19
-"""Elements from which a thread takes several at once: with fewer, more threads are better."""
 TURNS = 16
 """Elements of a thread at most."""
 MOST = 2**18
 """Threads from which each may have more elements: a GPU holds as many at once."""
 
-_MOST_STRIPS = 6
-"""Into which a plane is cut at most whose sums are in shared memory: each reads all addends."""
-
-Way: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+Reduction: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
 """Reduces rows, planned by their shapes: called with out, index and source."""
 
 
@@ -67,6 +51,7 @@ def add_rows(
     alpha: complex = 1,
     include_self: bool = True,
     mean: bool = False,
+    way: Way | Strips | None = None,
 ) -> None:
     """Add ``source`` to ``out`` where ``index`` says; a destination without addend keeps its bits.
 
@@ -80,18 +65,27 @@ def add_rows(
         alpha: a factor for the addends.
         include_self: whether what a destination held is an addend too.
         mean: divide each sum by the number of its addends.
+        way: None for the one that :func:`~detmode.cuda.rows.ways.choose_sum` chooses.
     """
     if shape.addends == 0:
         return
     scale = None if alpha == 1 else (float(alpha.real).hex(), float(alpha.imag).hex())
     by_row = index.numel() == shape.rows
-    offsets = source.data_ptr() % AT_ONCE, out.data_ptr() % AT_ONCE
+    begin = source.data_ptr() % AT_ONCE
+    aligned = not (begin or out.data_ptr() % AT_ONCE)
     shared = 0 if by_row else most_shared(out)
-    _sums(shape, out.dtype, by_row, offsets, include_self, mean, scale, shared)(out, index, source)
+    plan = _sums(shape, out.dtype, by_row, begin, aligned, include_self, mean, scale, shared, way)
+    plan(out, index, source)
 
 
 def multiply_rows(
-    out: Tensor, index: Tensor, source: Tensor, shape: Rows, *, include_self: bool = True
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    *,
+    include_self: bool = True,
+    way: Way | None = None,
 ) -> None:
     """Multiply ``out`` by ``source`` where ``index`` says; other destinations keep their bits.
 
@@ -101,10 +95,12 @@ def multiply_rows(
         source: likewise.
         shape: likewise.
         include_self: whether what a destination held is a factor too.
+        way: few or sorted; None for the one that the shape chooses.
     """
     if shape.addends == 0:
         return
-    _products(shape, out.dtype, index.numel() == shape.rows, include_self)(out, index, source)
+    plan = _products(shape, out.dtype, index.numel() == shape.rows, include_self, way)
+    plan(out, index, source)
 
 
 @planned
@@ -112,32 +108,37 @@ def _sums(
     shape: Rows,
     dtype: torch.dtype,
     by_row: bool,
-    offsets: tuple[int, int],
+    begin: int,
+    aligned: bool,
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
     most_shared: int,
-) -> Way:
+    way: Way | Strips | None,
+) -> Reduction:
     """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0.
 
-    ``offsets``: of source and out, in bytes from where wide rows are read and written at once.
+    ``begin``: of source, in bytes from where wide rows are read at once. ``aligned``: both source
+    and out begin there.
     """
     named = shape if by_row else flat(shape)
-    if sorts_rows(named, dtype):
-        few = are_few(named)
-        # Reading several columns at once needs aligned rows, and does not change the bits.
-        wide = not few and offsets == (0, 0) and not mean and are_wide(named, dtype)
+    way = way or choose_sum(
+        shape, dtype, by_row=by_row, mean=mean, aligned=aligned, shared=most_shared
+    )
+    if way in (Way.FEW, Way.SORTED, Way.WIDE):
+        wide = way is Way.WIDE
         width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
-        if not wide and (offsets[0] % 8 or named.inner % width):
+        # Reading several columns at once needs aligned rows, and does not change the bits.
+        if not wide and (begin % 8 or named.inner % width):
             width = 1
-        return _by_rows(_summed(dtype, width, wide), shape, named, few, include_self, mean, scale)
-    each, bits = bytes_of_sum(dtype) + 4 * mean, (shape.rows + 1).bit_length()
-    cut = cut_planes(shape, each, most_shared, _MOST_STRIPS)
-    if cut is not None:
-        strips = _strips(dtype, include_self, mean, scale, cut.threads, cut.shared)
-        launch = strips.of_blocks(cut.blocks, cut.strip, cut.strips, shape, bits)
-        return partial(_reduce_at_once, launch)
-    crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if shape.addends >= MANY else 1
+        row = _summed(dtype, width, wide)
+        return _by_rows(row, shape, named, way is Way.FEW, include_self, mean, scale)
+    bits = (shape.rows + 1).bit_length()
+    if isinstance(way, Strips):
+        launch = _in_blocks(dtype, include_self, mean, scale, way.threads, way.shared)
+        at_once = launch.of_blocks(way.blocks, way.strip, way.strips, shape, bits)
+        return partial(_reduce_at_once, at_once)
+    crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if way is Way.TOGETHER else 1
     launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
     n, (components, words) = shape.destinations, parts_of(dtype)
     sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
@@ -147,7 +148,7 @@ def _sums(
 
 
 @planned
-def _strips(
+def _in_blocks(
     dtype: torch.dtype,
     include_self: bool,
     mean: bool,
@@ -169,12 +170,15 @@ def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
 
 
 @planned
-def _products(shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool) -> Way:
+def _products(
+    shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool, way: Way | None
+) -> Reduction:
     # product_t of product.cuh
     words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(dtype)}>", 1, words, wide=False)
     named = shape if by_row else flat(shape)
-    return _by_rows(row, shape, named, are_few(named), include_self, mean=False, scale=None)
+    few = (way or choose_product(shape, by_row=by_row)) is Way.FEW
+    return _by_rows(row, shape, named, few, include_self, mean=False, scale=None)
 
 
 _Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
@@ -271,7 +275,7 @@ def _by_rows(
     include_self: bool,
     mean: bool,
     scale: tuple[str, str] | None,
-) -> Way:
+) -> Reduction:
     """Plan the reduction of rows: at once where they are ``few``, otherwise sorted.
 
     ``named`` is their layout in which each has an index.

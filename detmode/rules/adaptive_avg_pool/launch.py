@@ -8,16 +8,10 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import MAGIC, Launch, Source, contiguous, index_ctype, new_empty, planned
+from detmode.cuda import MAGIC, Launch, Source, contiguous, new_empty, planned
 from detmode.cuda.checks import check_implemented, raises_like_aten
-from detmode.cuda.rows.chosen_windows import (
-    MANY,
-    PER_THREAD,
-    entries,
-    in_axes,
-    pooled_shape,
-    unsized,
-)
+from detmode.cuda.rows.chosen_windows import entries, in_axes, pooled_shape, unsized
+from detmode.cuda.rows.shares import PER_THREAD, Share, choose_share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
@@ -69,20 +63,21 @@ def _gather(
     name: str, grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
 ) -> Tensor:
     last = memory_format is torch.channels_last
-    launch = _plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
+    launch = plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
     grad_input = new_empty(self, self.shape, memory_format=memory_format)
     launch(grad_output=contiguous(grad_output, memory_format=memory_format), grad_input=grad_input)
     return grad_input
 
 
 @planned
-def _plan(
+def plan(
     name: str,
     spatial: int,
     out_shape: tuple[int, ...],
     shape: tuple[int, ...],
     last: bool,
     dtype: torch.dtype,
+    share: Share | None = None,
 ) -> Launch:
     """The launch that still needs its tensors."""
     # A plain tuple is cut quicker than a torch.Size.
@@ -91,15 +86,14 @@ def _plan(
     outer, inner = shape[:2] if last else (math.prod(shape[:-spatial]), 1)
     shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
     numel = math.prod(shape)
-    per_thread = PER_THREAD if numel >= MANY and shared >= least else 1
-    shares = -(-shared // per_thread)
-    threads = numel // (shared or 1) * shares
     sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     most = (max(sizes_in) + 1) * (max(sizes_out) + 1)
-    index = index_ctype(math.prod(out_shape), numel, most)
+    share = share or choose_share(shared, numel, math.prod(out_shape), most, least=least)
+    shares = -(-shared // share.per_thread)
+    threads = numel // (shared or 1) * shares
     layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
-    launch = unsized(SOURCE, KERNEL, dtype, per_thread, index, ("shape", "magics"))
+    launch = unsized(SOURCE, KERNEL, dtype, share, ("shape", "magics"))
     return launch.of_threads(threads, layout, [MAGIC[size] for size in sizes_out])
 
 

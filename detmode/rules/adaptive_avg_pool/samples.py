@@ -6,9 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, last, special
 from detmode.table.samples import Maker, Samples, made_by
@@ -34,13 +32,6 @@ _flat_error, _deep_error = made_by(_pair, op=OP2D), made_by(_pair, op=OP3D)
 _plain = _flat_error("plain", (2, 3), (5, 5), (2, 2))
 _special = partial(special, name="grad_output")
 _bench = made_by(_pair, dtypes=FLOATING[:3])
-
-
-def _composed(grad_output: Tensor, self: Tensor, *, dims: int) -> Tensor:
-    def forward(unit: Tensor, number: int) -> Tensor:
-        return F.adaptive_avg_pool1d(unit[None], grad_output.shape[number - dims])[0]
-
-    return transposed(grad_output, self.shape[-dims:], forward)
 
 
 SAMPLES = Samples(
@@ -103,5 +94,4 @@ SAMPLES = Samples(
         _bench("unet3d_pyramid", (2, 320), (40, 40, 40), (6, 6, 6), op=OP3D),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions={OP2D: partial(_composed, dims=2), OP3D: partial(_composed, dims=3)},
 )

@@ -11,6 +11,7 @@ from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
     COLUMNS,
     check,
+    choose_apart,
     entries,
     gather_chosen,
     in_axes,
@@ -86,9 +87,11 @@ def _plan(
     sizes, out_sizes = in_axes(shape, spatial), in_axes(out_shape, spatial)
     # The kernel multiplies a position of one tensor by the other's size, of each axis.
     most = (max(sizes) + 1) * (max(out_sizes) + 1)
-    pooled = dtype, shape[:-spatial], sizes, out_sizes, flat, most
-    few = plan_few_chosen(SOURCE, FEW, *pooled)
-    return plan_chosen(SOURCE, KERNEL, *pooled) if few is None else few
+    pooled = shape[:-spatial], sizes, out_sizes
+    apart = choose_apart(*pooled, flat)
+    if apart is not None:
+        return plan_few_chosen(SOURCE, FEW, dtype, *pooled, most, apart)
+    return plan_chosen(SOURCE, KERNEL, dtype, *pooled, flat, most)
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -6,7 +6,6 @@ from functools import partial
 
 import torch
 
-from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, last, special
 from detmode.table.samples import Maker, Samples, made_by
@@ -93,8 +92,4 @@ SAMPLES = Samples(
         _bench("unet3d_pyramid", (2, 320), (40, 40, 40), (6, 6, 6), op=OP3D),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions={
-        OP2D: partial(max_pool_backward, dims=2),
-        OP3D: partial(max_pool_backward, dims=3),
-    },
 )

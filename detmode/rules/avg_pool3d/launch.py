@@ -10,10 +10,11 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, index_ctype, new_empty, planned
+from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, new_empty, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
-from detmode.cuda.rows.chosen_windows import MANY, PER_THREAD, entries, pooled_shape, unsized
+from detmode.cuda.rows.chosen_windows import entries, pooled_shape, unsized
 from detmode.cuda.rows.pooling import Sizes, Windows, pooled_size, triple, window_of
+from detmode.cuda.rows.shares import Share, choose_share
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
@@ -53,7 +54,7 @@ def avg_pool3d_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    launch = _plan(
+    launch = plan(
         grad_output.shape, self.shape, grad_output.dtype, self.dtype,
         tuple(kernel_size), tuple(stride), tuple(padding),
         ceil_mode, count_include_pad, divisor_override,
@@ -64,7 +65,7 @@ def avg_pool3d_backward(
 
 
 @planned
-def _plan(
+def plan(
     out_shape: tuple[int, ...],
     shape: tuple[int, ...],
     out_dtype: torch.dtype,
@@ -75,6 +76,7 @@ def _plan(
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
+    share: Share | None = None,
 ) -> Launch:
     """The launch that still needs its tensors."""
     windows, kernel, strides, pads, inside, most = _windows(
@@ -102,10 +104,9 @@ def _plan(
     t, h, w = volume
     planes, positions = math.prod(shape[:-3]), t * h * w
     numel = planes * positions
-    per_thread = PER_THREAD if numel >= MANY and planes >= PER_THREAD else 1
-    index = index_ctype(math.prod(out_shape), numel, most)
-    threads = -(-planes // per_thread) * positions
-    launch = _unsized(dtype, out_dtype, per_thread, index, windows, count_include_pad, divisor)
+    share = share or choose_share(planes, numel, math.prod(out_shape), most)
+    threads = -(-planes // share.per_thread) * positions
+    launch = _unsized(dtype, out_dtype, share, windows, count_include_pad, divisor)
     return launch.of_threads(threads, pooled_shape(threads, planes, 1, volume, out_volume, 1))
 
 
@@ -113,8 +114,7 @@ def _plan(
 def _unsized(
     dtype: torch.dtype,
     out_dtype: torch.dtype,
-    per_thread: int,
-    index: str,
+    share: Share,
     windows: Windows,
     count_include_pad: bool,
     divisor: int,
@@ -123,7 +123,7 @@ def _unsized(
     check_scalar_type(dtype, out_dtype)
     check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
     return unsized(
-        SOURCE, KERNEL, dtype, per_thread, index, ("shape",), windows,
+        SOURCE, KERNEL, dtype, share, ("shape",), windows,
         count_include_pad=count_include_pad, shared_divisor=divisor,
         reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from detmode.table.compositions import transposed
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, special
 from detmode.table.samples import Maker, Samples, made_by
@@ -39,32 +37,6 @@ def _call(
         "count_include_pad": count_include_pad,
         "divisor_override": divisor_override,
     }
-
-
-def _composed(
-    grad_output: Tensor,
-    self: Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> Tensor:
-    windows = [list(each) * (3 // len(each)) for each in (kernel_size, stride, padding) if each]
-    windows = windows if stride else [windows[0], *windows]
-    given = None if divisor_override is None else 1
-
-    def forward(unit: Tensor, number: int) -> Tensor:
-        kernel, step, border = ((1, each[number]) for each in windows)
-        pool = F.avg_pool2d(
-            *(unit[None, :, None], kernel, (1, step[1]), (0, border[1])),
-            *(ceil_mode, count_include_pad, given),
-        )
-        return pool[0, :, 0]
-
-    found = transposed(grad_output, self.shape[-3:], forward)
-    return found if divisor_override is None else found / divisor_override
 
 
 _case = made_by(_call, op=OP, dtypes=FLOATING)
@@ -127,5 +99,4 @@ SAMPLES = Samples(
         _bench("video_spatial", (8, 64, 16, 112, 112), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
-    compositions={OP: _composed},
 )

@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from detmode.table.compositions import reduced
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, special
 from detmode.table.samples import Maker, Samples, sample
@@ -43,22 +41,6 @@ def _zipf(m: Maker, positions: int, width: int, num_weights: int, **more: Any) -
 _case = partial(sample, op=OP, dtypes=FLOATING)
 _bench = partial(sample, op=OP, dtypes=FLOATING[:3])
 _plain = _case("plain", lambda m: _call(m, (9,), 4))
-
-
-def _composed(
-    grad_output: Tensor,
-    indices: Tensor,
-    num_weights: int,
-    padding_idx: int,
-    scale_grad_by_freq: bool,
-) -> Tensor:
-    rows = grad_output.flatten(0, indices.dim() - 1)
-    sums, count = reduced(indices.flatten(), rows, num_weights)
-    if scale_grad_by_freq:
-        sums = sums / count.clamp(min=1)[:, None]
-    if padding_idx >= 0:
-        sums[padding_idx] = 0
-    return sums
 
 
 SAMPLES = Samples(
@@ -104,5 +86,4 @@ SAMPLES = Samples(
         _bench("scaled_50k_300", lambda m: _zipf(m, 50_000, 300, 100_000, scale_grad_by_freq=True)),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
-    compositions={OP: _composed},
 )

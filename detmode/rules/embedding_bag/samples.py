@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import Arguments, special
 from detmode.table.samples import Maker, Sample, Samples, sample
@@ -94,15 +93,6 @@ def _others(op: str, form: Callable[[Arguments], Arguments]) -> tuple[Sample, ..
     )
 
 
-def _composed(
-    grad: Tensor, maximum_indices: Tensor, bag_size: Tensor, num_weights: int, **_: Any
-) -> Tensor:
-    """An empty bag has no maximum: what it would give goes to a row that is cut off."""
-    rows = torch.where(bag_size[:, None] > 0, maximum_indices, num_weights).long()
-    into = grad.new_zeros(num_weights + 1, grad.shape[1])
-    return scatter_reduce(into, 0, rows, grad, "sum")[:-1]
-
-
 SAMPLES = Samples(
     cases=(
         _case("shared_rows", lambda m: _even(m, 60, 3, 9, 5, 4), "collisions"),
@@ -145,5 +135,4 @@ SAMPLES = Samples(
         "negative_dim": "the operators take no dimension",
         "channels_last": "gradients have two dimensions",
     },
-    compositions={BAG: _composed},
 )

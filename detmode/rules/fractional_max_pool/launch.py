@@ -21,6 +21,7 @@ from detmode.cuda import (
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import entries, shared_out, unsized
 from detmode.cuda.rows.positions import check_on_host
+from detmode.cuda.rows.shares import Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "fractional_max_pool_backward"
@@ -56,7 +57,7 @@ def fractional_max_pool2d_backward(
         RuntimeError: shapes, dtypes or devices that do not go together; on the CPU also an index
             out of range.
     """
-    return _gather(2, grad_output, self, kernel_size, output_size, indices)
+    return gather(2, grad_output, self, kernel_size, output_size, indices)
 
 
 @raises_like_aten
@@ -71,22 +72,24 @@ def fractional_max_pool3d_backward(
 
     As :func:`fractional_max_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
-    return _gather(3, grad_output, self, kernel_size, output_size, indices)
+    return gather(3, grad_output, self, kernel_size, output_size, indices)
 
 
-def _gather(
+def gather(
     n: int,
     grad_output: Tensor,
     self: Tensor,
     kernel_size: Sequence[int],
     output_size: Sequence[int],
     indices: Tensor,
+    share: Share | None = None,
 ) -> Tensor:
-    plan = _plan(
+    """The gradient in ``n`` dimensions; ``share``: None for the one that sizes choose."""
+    launches = plan(
         n, self.dtype, grad_output.dtype, indices.dtype,
-        self.shape, grad_output.shape, indices.shape, tuple(kernel_size), tuple(output_size),
+        self.shape, grad_output.shape, indices.shape, tuple(kernel_size), tuple(output_size), share,
     )  # fmt: skip
-    if plan is None:
+    if launches is None:
         return new_empty(self, self.shape)
     check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
     tensors = {
@@ -96,13 +99,13 @@ def _gather(
         # One number: of the regions that were found where their elements looked for them.
         "taken": new_zeros(indices, (1,), torch.int64),
     }
-    for launch in plan:
+    for launch in launches:
         launch(**tensors)
     return tensors["grad_input"]
 
 
 @planned
-def _plan(
+def plan(
     n: int,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
@@ -112,6 +115,7 @@ def _plan(
     indices_shape: tuple[int, ...],
     kernel_size: tuple[int, ...],
     output_size: tuple[int, ...],
+    share: Share | None,
 ) -> tuple[Launch, Launch] | None:
     """The launch that gathers, and the one that does where it missed some; None for no elements."""
     name = f"fractional_max_pool{n}d_backward"
@@ -140,16 +144,15 @@ def _plan(
     # ATen does not read the kernel size, so it may be anything.
     if len(regions) < 3 or not 0 <= regions[0] | regions[1] | regions[2] < 1 << 31:
         regions = (1, 1, 1)
-    per_thread, index, threads, layout = shared_out(
-        leading, sizes, out_sizes, True, most_computed(sizes, out_sizes)
-    )
-    gather, again = _launches(dtype, per_thread, index)
+    most = most_computed(sizes, out_sizes)
+    share, threads, layout = shared_out(leading, sizes, out_sizes, True, most, share)
+    once, again = _launches(dtype, share)
     (t, h, w), (kt, kh, kw) = sizes, regions
     axes = kt, kh, kw, MAGIC[t - kt], MAGIC[h - kh], MAGIC[w - kw]
     # Packed at each call: that takes half a microsecond, and a plan more than one. Of two numbers,
     # min takes several times as long.
     later = partial(again.launch, threads if threads < REPEATED else REPEATED, layout, axes)
-    return gather.of_threads(threads, layout, axes), later
+    return once.of_threads(threads, layout, axes), later
 
 
 @planned
@@ -160,11 +163,9 @@ def _check_dtypes(name: str, dtype: torch.dtype, out: torch.dtype, indices: torc
 
 
 @planned
-def _launches(
-    dtype: torch.dtype, per_thread: int, index: str
-) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    plan = partial(unsized, SOURCE, KERNEL, dtype, per_thread, index, ("shape", "regions"))
-    return plan(everywhere=False), plan(everywhere=True)
+def _launches(dtype: torch.dtype, share: Share) -> tuple[UnsizedLaunch, UnsizedLaunch]:
+    make = partial(unsized, SOURCE, KERNEL, dtype, share, ("shape", "regions"))
+    return make(everywhere=False), make(everywhere=True)
 
 
 def most_computed(sizes: tuple[int, ...], out_sizes: tuple[int, ...]) -> int:

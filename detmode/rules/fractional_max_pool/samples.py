@@ -8,7 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import Arguments, cut, last, special, strided
 from detmode.table.samples import Maker, Sample, Samples, made_by
@@ -108,8 +107,4 @@ SAMPLES = Samples(
         _bench("volume", (4, 32, 32, 64, 64), (2, 2, 2), (16, 32, 32), op=OP3D),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
-    compositions={
-        OP2D: partial(max_pool_backward, dims=2),
-        OP3D: partial(max_pool_backward, dims=3),
-    },
 )

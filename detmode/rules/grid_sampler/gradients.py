@@ -13,10 +13,11 @@ from detmode.cuda import UnsizedLaunch, ctype, planned
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.sums import MANY, in_memory, plan_sums
+from detmode.rules.grid_sampler.sums import in_memory, plan_sums
+from detmode.rules.grid_sampler.ways import GradientWay, choose
 
-THREADS, RUNS = 256, 8
-"""Threads of a block, the same in kernels.cu, and into how many runs it cuts many channels."""
+THREADS = 256
+"""Of a block, the same in kernels.cu."""
 
 Layout: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """The shape of a tensor, and its strides."""
@@ -36,6 +37,7 @@ def plan(
     grid: Layout,
     grad: Layout,
     most_shared: int,
+    way: GradientWay | None,
 ) -> Plan:
     """Plan the gradients of an input and a grid.
 
@@ -47,7 +49,8 @@ def plan(
         input: (N, C, H, W) or (N, C, D, H, W).
         grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
         grad: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
-        most_shared: bytes of shared memory that a block may have. No bit depends on it.
+        most_shared: bytes of shared memory that a block may have.
+        way: None for the one that :func:`~.ways.choose` chooses.
 
     Raises:
         Exception: as ATen, for what does not go together.
@@ -62,16 +65,15 @@ def plan(
     grid_stride = strides_of((by_grid[0], by_grid[-1]) + by_grid[1:-1])
     extents = sizes_of(input_size), sizes_of(output_size), strides_of(grad[1]), grid_stride
     pixels, dtype = prod(sizes), dtypes[0]
-    scatter = plan_sums(
-        launches, how, dims, dtype, n, channels, pixels, per_image, extents, most_shared
-    )
+    taps = TAPS[how.interpolation]
+    way = way or choose(dtype, taps, n, channels, pixels, per_image, most_shared)
+    scatter = plan_sums(launches, how, dims, dtype, n, channels, pixels, per_image, extents, way)
     gather = None
     if how.interpolation != NEAREST and samples * channels:
-        runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1
-        blocks = -(-samples * runs // THREADS)
+        blocks = -(-samples * way.runs // THREADS)
         # Of two numbers, min takes several times as long.
         blocks = blocks if blocks < 2**16 else 2**16
-        unsized, run = _gathering(how, dims, dtype, runs), -(-channels // runs)
+        unsized, run = _gathering(how, dims, dtype, way.runs), -(-channels // way.runs)
         gather = partial(unsized.launch_blocks, blocks, run, *extents, strides_of(input[1]))
     return scatter, gather
 

@@ -11,6 +11,7 @@ from detmode.cuda import most_shared, new_empty, new_zeros, planned
 from detmode.cuda.checks import check_devices, raises_like_aten
 from detmode.rules.grid_sampler.gradients import plan
 from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
+from detmode.rules.grid_sampler.ways import GradientWay
 
 ZEROS = 0
 
@@ -46,7 +47,7 @@ def grid_sampler_2d_backward(
     """
     how = Sampling(interpolation_mode, padding_mode, align_corners)
     name = "grid_sampler_2d_backward_cuda"
-    return _backward(name, 2, how, input, grid, grad_output, output_mask)
+    return backward(name, 2, how, input, grid, grad_output, output_mask)
 
 
 # Whether it has mode 2 depends on PyTorch's version: its shape function is asked.
@@ -78,7 +79,7 @@ def grid_sampler_3d_backward(
     """
     how = Sampling(interpolation_mode, padding_mode, align_corners)
     name = "grid_sampler_3d_backward_cuda"
-    return _backward(name, 3, how, input, grid, grad_output, output_mask)
+    return backward(name, 3, how, input, grid, grad_output, output_mask)
 
 
 @raises_like_aten
@@ -101,12 +102,12 @@ def cudnn_grid_sampler_backward(
     if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
     name, how = "cudnn_grid_sampler_backward", Sampling(BILINEAR, ZEROS, True)
-    of_input, of_grid = _backward(name, 2, how, self, grid, grad_output, (True, True))
+    of_input, of_grid = backward(name, 2, how, self, grid, grad_output, (True, True))
     assert of_input is not None
     return of_input, of_grid
 
 
-def _backward(
+def backward(
     name: str,
     dims: int,
     how: Sampling,
@@ -114,12 +115,14 @@ def _backward(
     grid: Tensor,
     grad_output: Tensor,
     output_mask: Sequence[bool],
+    way: GradientWay | None = None,
 ) -> tuple[Tensor | None, Tensor]:
+    """The gradients that all of these give; ``way``: None for the one that sizes choose."""
     check_devices(name, input, grid, grad_output)
     scatter, gather = _plan(
         name, how, dims, (input.dtype, grid.dtype, grad_output.dtype),
         (input.shape, input.stride()), (grid.shape, grid.stride()),
-        (grad_output.shape, grad_output.stride()), most_shared(input),
+        (grad_output.shape, grad_output.stride()), most_shared(input), way,
     )  # fmt: skip
     asks_for_input, _ = output_mask
     of_input = None

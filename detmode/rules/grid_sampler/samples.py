@@ -19,7 +19,6 @@ from detmode.rules.grid_sampler.arguments import (
     cudnn,
     exact,
 )
-from detmode.rules.grid_sampler.composition import grid_sampler_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import cut, last, strided
 from detmode.table.samples import Samples, made_by
@@ -119,5 +118,4 @@ SAMPLES = Samples(
     unlike_magnitudes=dict.fromkeys(
         (*OPS.values(), CUDNN), "positions choose the addends, and weights have both signs"
     ),
-    compositions=dict.fromkeys(OPS.values(), grid_sampler_backward),
 )

@@ -8,25 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    UnsizedLaunch,
-    bytes_of_sum,
-    ctype,
-    headroom,
-    planned,
-    sum_in_any_order,
-)
-from detmode.cuda.strips import strips_of
+from detmode.cuda import UnsizedLaunch, ctype, headroom, planned, sum_in_any_order
 from detmode.rules.grid_sampler.checks import check_how
 from detmode.rules.grid_sampler.sampling import EXTENTS, SOURCE, TAPS, Sampling
-
-MANY = 2**18
-"""Threads from which more channels a thread are worth more than more threads."""
-MOST_CHANNELS = 8
-"""Channels that a thread of the sum serves at most: it computes its weights once for them."""
-MOST_STRIPS = 6
-"""Into which a channel is cut at most whose sums are added in shared memory: each looks at all of
-the channel's samples."""
+from detmode.rules.grid_sampler.ways import GradientWay
 
 
 def plan_sums(
@@ -39,7 +24,7 @@ def plan_sums(
     pixels: int,
     samples: int,
     extents: Sequence[tuple[int, ...]],
-    most_shared: int,
+    way: GradientWay,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.
 
@@ -53,27 +38,22 @@ def plan_sums(
         pixels: of each channel.
         samples: likewise.
         extents: the kernels' :data:`~.sampling.EXTENTS`.
-        most_shared: bytes of shared memory that a block may have.
+        way: in which they are added up.
     """
-    taps, planes = TAPS[how.interpolation], n * channels
-    numel, bits = planes * samples, headroom(samples * taps**dims)
-    # As in kernels.cu: 16 taps and more need more registers.
-    threads = 1024 if taps < 4 else 512
-    cut = None
-    if numel:
-        n_bytes = bytes_of_sum(dtype)
-        cut = strips_of(planes, pixels, samples, n_bytes, most_shared, MOST_STRIPS, threads)
-    if cut is not None:
-        run = _in_blocks(how, dims, dtype, cut.threads, cut.shared).launch_blocks
-        return partial(run, cut.blocks, cut.strip, cut.strips, *extents, bits)
-    per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
-    groups = -(-channels // per_thread)
-    add, finish = launches
+    bits, groups = (
+        headroom(samples * TAPS[how.interpolation] ** dims),
+        -(-channels // way.per_thread),
+    )
+    if way.strips is not None:
+        blocks, threads, shared, strip, strips = way.strips
+        run = _in_blocks(how, dims, dtype, threads, shared).launch_blocks
+        return partial(run, blocks, strip, strips, *extents, bits)
+    (add, finish), numel = launches, n * channels * pixels
     return partial(
         _add_up,
-        add.of_threads(n * samples * groups, groups, per_thread, *extents, bits),
+        add.of_threads(n * samples * groups, groups, way.per_thread, *extents, bits),
         # Packed at each call: that takes half a microsecond, and a plan more than one.
-        partial(finish.launch, -(-planes * pixels // 2), planes * pixels, bits),
+        partial(finish.launch, -(-numel // 2), numel, bits),
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import reduced
 from detmode.table.conditions import INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments
 from detmode.table.samples import Maker, Samples, sample
@@ -52,21 +51,6 @@ _h = partial(sample, op="aten::histc", dtypes=REAL)
 _b = partial(sample, op="aten::bincount", dtypes=REAL)
 _values = sample("values", lambda m: _histc(m, 9), op="aten::histc")
 _bins = sample("bins", lambda m: _counts(m, 99, 99), op="aten::bincount")
-
-
-def _composed_histc(self: Tensor, bins: int, min: float, max: float) -> Tensor:
-    low, high = (float(self.min()), float(self.max())) if min == max else (min, max)
-    low, high = (low - 1, high + 1) if low == high else (low, high)
-    inside = self[(self >= low) & (self <= high)]
-    place = ((inside - low) * bins / (high - low)).long().clamp(max=bins - 1)
-    return torch.bincount(place, minlength=bins).to(self.dtype)
-
-
-def _composed_bincount(self: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
-    assert weights is not None  # counts alone are integers, which do not vary
-    values = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    values = values if weights.dtype is torch.float32 else values.double()
-    return reduced(self, values, max(int(self.max()) + 1, minlength))[0]
 
 
 SAMPLES = Samples(
@@ -149,5 +133,4 @@ SAMPLES = Samples(
         _b("pixels_2m_512x512", lambda m: _counts(m, 1 << 21, 1 << 18)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions={"aten::histc": _composed_histc, "aten::bincount": _composed_bincount},
 )

@@ -14,7 +14,7 @@ destination one by one.
 
 ## What happens instead
 
-Additions are substituted, in one of two ways that ``shapes.py`` chooses, from the shapes alone, by
+Additions are substituted, in one of two ways that ``ways.py`` chooses, from the shapes alone, by
 the bytes that each moves. Narrow rows: a maximum of exponents per destination, then the
 addends as integers of that scale; integer additions give the same bits in any order, and the sum is
 rounded once. Wide rows: a stable sort of the index alone, then each thread adds 64 consecutive rows

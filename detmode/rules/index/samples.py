@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.rules.index.composition import index_add, index_put
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, Assigned, combined, places, routed, special
 from detmode.table.inputs import indexed_rows as add
@@ -172,5 +171,4 @@ SAMPLES = Samples(
         ),
     ),
     assignments=dict.fromkeys(PUTS, _assigned),
-    compositions={"aten::index_add": index_add, "aten::index_put": index_put},
 )

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import assigned
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import Assigned, back_to_front, channels_last, places
 from detmode.table.inputs import indexed_rows as rows
@@ -30,10 +29,6 @@ _every = partial(sample, op=OP, dtypes=EVERY)
 _bench = partial(sample, op=OP, dtypes=FLOATING[:3])
 _plain = _case("plain", lambda m: rows(m, [4, 3], 0, 9))
 _images = _case("images", lambda m: rows(m, [2, 6, 3, 5], 1, 30), "collisions")
-
-
-def _composed(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return assigned(self.movedim(dim, 0), index, source.movedim(dim, 0)).movedim(0, dim)
 
 
 SAMPLES = Samples(
@@ -79,5 +74,4 @@ SAMPLES = Samples(
         ),
     ),
     assignments={OP: _assigned},
-    compositions={OP: _composed},
 )

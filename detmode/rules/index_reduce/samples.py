@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from detmode.table.compositions import SEGMENT, combined, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, factors, indexed_rows, special
 from detmode.table.samples import Maker, Sample, Samples, made_by, sample
@@ -66,14 +65,6 @@ def _errors(reduce: str) -> tuple[Sample, ...]:
     return tuple(rows.but(f"{k}_{reduce}", dtypes=dtypes, **v) for k, v in changes.items())
 
 
-def _composed(
-    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
-) -> Tensor:
-    rows = self.movedim(dim, 0)
-    found = reduced(index, source.movedim(dim, 0), len(rows), SEGMENT.get(reduce, reduce))
-    return combined(rows, *found, reduce, include_self).movedim(0, dim)
-
-
 SAMPLES = Samples(
     cases=(
         _case("one_destination", [3], 0, 1000, 1, **_sums),
@@ -96,5 +87,4 @@ SAMPLES = Samples(
         _bench(f"graph_{each}_1m_edges_64", [100_000, 64], 0, 1_000_000, reduce=each)
         for each in REDUCTIONS[:3]
     ),
-    compositions={OP: _composed},
 )

@@ -58,7 +58,6 @@ SAMPLES = Samples(
     ),
     errors=sparse_samples.ERRORS,
     bench=sparse_samples.BENCH,
-    compositions=sparse_samples.COMPOSITIONS,
     not_applicable={
         "channels_last": "matrices and vectors have no channels",
         "negative_dim": "no operator takes a dim",

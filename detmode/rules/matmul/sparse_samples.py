@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 
-from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import back_to_front, shifted, sparse_call
 from detmode.table.samples import Sample, made_by
@@ -109,8 +108,3 @@ BENCH = (
         "stencil_of_1m_cells", "csr", (1 << 20, 1 << 20), 5 << 20
     ),
 )
-
-COMPOSITIONS = {
-    MM: lambda self, mat2: sparse_product(self, mat2),
-    MV: lambda self, vec: sparse_product(self, vec),
-}

@@ -14,6 +14,7 @@ from detmode.cuda import Launch, Source, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import check_shapes, entries, gather_chosen, plan_chosen
 from detmode.cuda.rows.pooling import Windows, triple, window_of
+from detmode.cuda.rows.shares import Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "max_pool3d_backward"
@@ -52,7 +53,7 @@ def max_pool3d_with_indices_backward(
     """
     name = "max_pool3d_with_indices_backward"
     last = self.dim() == 5 and suggest_memory_format(self) is torch.channels_last_3d
-    launch = _plan(
+    launch = plan(
         name, self.dtype, grad_output.dtype, indices.dtype,
         self.shape, grad_output.shape, indices.shape, last,
         tuple(kernel_size), tuple(stride), tuple(padding), tuple(dilation),
@@ -62,7 +63,7 @@ def max_pool3d_with_indices_backward(
 
 
 @planned
-def _plan(
+def plan(
     name: str,
     dtype: torch.dtype,
     out_dtype: torch.dtype,
@@ -75,6 +76,7 @@ def _plan(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     dilation: tuple[int, ...],
+    share: Share | None = None,
 ) -> Launch:
     """The launch that still needs its tensors."""
     _check_dtypes(name, dtype, out_dtype, indices_dtype)
@@ -88,7 +90,8 @@ def _plan(
             f"{list(out_shape)}"
         )
     windows, most = _windows(name, kernel_size, stride, padding, dilation)
-    return plan_chosen(SOURCE, KERNEL, dtype, shape[:-3], sizes, out_sizes, not last, most, windows)
+    pooled = shape[:-3], sizes, out_sizes, not last, most
+    return plan_chosen(SOURCE, KERNEL, dtype, *pooled, windows, share)
 
 
 @lru_cache(maxsize=64)

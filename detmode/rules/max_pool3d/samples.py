@@ -6,7 +6,6 @@ from functools import partial
 
 import torch
 
-from detmode.table.compositions import max_pool_backward
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import LAYOUTS, Arguments, cut, last
 from detmode.table.samples import Maker, Samples, made_by, sample
@@ -97,5 +96,4 @@ SAMPLES = Samples(
         _bench("i3d_stem_last", (8, 64, 16, 112, 112), *_stem, (0, 1, 1), (1,), True, form=last),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
-    compositions={OP: partial(max_pool_backward, dims=3)},
 )

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import scatter
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.inputs import LAYOUTS, Arguments, Assigned, places
 from detmode.table.samples import Maker, Sample, Samples, made_by, sample
@@ -61,13 +60,6 @@ def _errors(op: str, shape: list[int], size: list[int]) -> tuple[Sample, ...]:
     )
 
 
-def _composed(self: Tensor, indices: Tensor, output_size: Sequence[int], **_: Any) -> Tensor:
-    dims = len(output_size)
-    into = self.new_zeros(*self.shape[:-dims], prod(output_size))
-    found = scatter(into, -1, indices.flatten(-dims), self.flatten(-dims))
-    return found.view(*self.shape[:-dims], *output_size)
-
-
 SAMPLES = Samples(
     cases=(
         _two("few", [2, 3, 4, 5], [8, 10], 9, **_every),
@@ -94,5 +86,4 @@ SAMPLES = Samples(
     ),
     not_applicable={"negative_dim": "max unpooling takes no dimension"},
     assignments={TWO: _assigned, THREE: _assigned},
-    compositions=dict.fromkeys((TWO, THREE), _composed),
 )

@@ -61,18 +61,6 @@ def _special(value: float) -> Callable[[Tensor], Tensor]:
     return changed
 
 
-def _composed(
-    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """For a sum or a mean."""
-    counts = target != ignore_index
-    target = torch.where(counts, target, 0)
-    weights = counts.to(self.dtype) if weight is None else torch.where(counts, weight[target], 0)
-    losses = torch.where(counts, -self.gather(1, target[:, None])[:, 0] * weights, 0)
-    total = weights.sum()
-    return (losses.sum() / total if reduction == 1 else losses.sum()), total
-
-
 SAMPLES = Samples(
     cases=(
         _case("mean", _call, "collisions", variants=("cpu",)),
@@ -128,5 +116,4 @@ SAMPLES = Samples(
         _bench("voc", lambda m: _call(m, (16, 21, 321, 321))),
     ),
     not_applicable={"negative_dim": "the operator takes no dimension"},
-    compositions={OP: _composed},
 )

@@ -10,21 +10,15 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import axis_of
-from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.rules.order_statistics.ways import (
+    CAPACITIES,
+    DTYPES,
+    ByBlock,
+    ByBlocks,
+    ByThread,
+    choose,
+)
 
-DTYPES = FLOATING + INTEGRAL
-CAPACITIES = {16: DTYPES, 32: DTYPES, 64: FLOATING}
-"""Elements of a slice that a thread keeps, of these dtypes; longer slices are a block's."""
-MANY = 2**14
-"""Slices from which threads of more than 32 elements each fill a GPU."""
-CACHE = 32 * 1024
-"""Bytes of keys that a block keeps in shared memory."""
-LONG = 2**15
-"""Elements from which a row is shared out to several blocks, where the rows are few."""
-FEW = 128
-"""Rows with which blocks of one row each leave most of a GPU idle."""
-SHARE = 4096
-"""Elements of a long row that are worth a block."""
 MEDIAN, NANMEDIAN, KTH = 0, 1, 2
 
 _STEPS = ("in_block", "count", "digit", "index", "value")
@@ -49,7 +43,7 @@ def median(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tenso
         IndexError: ``dim`` is out of range, or has size 0.
         NotImplementedError: a bool or complex tensor.
     """
-    return _select("median", self, dim, keepdim, MEDIAN)
+    return select("median", self, dim, keepdim, MEDIAN)
 
 
 @raises_like_aten
@@ -58,7 +52,7 @@ def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Te
 
     Returns, raises: as ``median``.
     """
-    return _select("nanmedian", self, dim, keepdim, NANMEDIAN)
+    return select("nanmedian", self, dim, keepdim, NANMEDIAN)
 
 
 @raises_like_aten
@@ -73,12 +67,19 @@ def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tupl
         RuntimeError: ``k`` is out of range.
         NotImplementedError: a bool or complex tensor.
     """
-    return _select("kthvalue", self, dim, keepdim, KTH, k)
+    return select("kthvalue", self, dim, keepdim, KTH, k)
 
 
-def _select(
-    name: str, self: Tensor, dim: int, keepdim: bool, kind: int, k: int = 0
+def select(
+    name: str,
+    self: Tensor,
+    dim: int,
+    keepdim: bool,
+    kind: int,
+    k: int = 0,
+    way: ByThread | ByBlock | ByBlocks | None = None,
 ) -> tuple[Tensor, Tensor]:
+    """Select as all of these do; ``way``: None for the one that sizes choose."""
     axis = axis_of(self, dim)
     # ATen's word for nanmedian is median.
     refuse_size_0(name.removeprefix("nan"), self, axis)
@@ -95,27 +96,24 @@ def _select(
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
-    fitting = (size for size in CAPACITIES if n <= size and self.dtype in CAPACITIES[size])
-    capacity = next(fitting, None)
-    if capacity is not None and (capacity <= 32 or slices >= MANY):
+    way = way or choose(n, slices, self.dtype)
+    if isinstance(way, ByThread):
         launch(
-            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {capacity}>", slices,
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {way.capacity}>", slices,
             input=contiguous(grown), values=values, indices=indices, slices=slices, n=n,
             inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
     rows = contiguous(grown.movedim(axis, -1))
-    if n >= 2**31 or (n > LONG and slices < FEW):
-        _select_long(rows, values, indices, n, kind, k)
-    else:
-        cached = n * self.itemsize <= CACHE
-        launch_blocks(
-            SOURCE, f"select_in_block<{ctype(self.dtype)}>",
-            min(slices, 2**20), 64 if n <= 512 else 256 if n <= 8192 else 1024,
-            shared=n * self.itemsize if cached else 0,
-            input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
-            cached=cached,
-        )  # fmt: skip
+    if isinstance(way, ByBlocks):
+        _select_long(rows, values, indices, n, kind, k, way.chunks)
+        return values, indices
+    launch_blocks(
+        SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.threads,
+        shared=n * self.itemsize if way.shared else 0,
+        input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
+        cached=way.shared,
+    )  # fmt: skip
     return values, indices
 
 
@@ -125,10 +123,11 @@ def refuse_size_0(name: str, self: Tensor, axis: int) -> None:
         raise IndexError(f"{name}(): Expected reduction dim {axis} to have non-zero size.")
 
 
-def _select_long(input: Tensor, values: Tensor, indices: Tensor, n: int, kind: int, k: int) -> None:
+def _select_long(
+    input: Tensor, values: Tensor, indices: Tensor, n: int, kind: int, k: int, chunks: int
+) -> None:
     """A row to many blocks: two small launches for each digit of 8 bits, then the index."""
     scalar, rows = ctype(input.dtype), values.numel()
-    chunks = max(1, min(-(-n // SHARE), 8 * FEW // rows))
     state = new_zeros(input, (rows * 259,), torch.int64)
     counts, selected, left = state.split((rows * 257, rows, rows))
     for shift in range(8 * input.itemsize - 8, -8, -8):

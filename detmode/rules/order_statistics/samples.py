@@ -113,21 +113,6 @@ def _bench(op: str) -> tuple[Sample, ...]:
     )
 
 
-def _composed(
-    self: Tensor, dim: int, keepdim: bool = False, *, ignore_nan: bool = False
-) -> tuple[Tensor, Tensor]:
-    """A stable sort, NaN last; the index is that of one of the elements with the value."""
-    values, indices = self.sort(dim=dim, stable=True)
-    nan = self.isnan()
-    n = (~nan).sum(dim, keepdim=True)
-    middle = (n - 1).clamp(min=0) // 2
-    if not ignore_nan:
-        middle = torch.where(n < self.shape[dim], n, middle)
-    found = values.gather(dim, middle), indices.gather(dim, middle)
-    value, index = (each if keepdim else each.squeeze(dim) for each in found)
-    return value, index
-
-
 _ranked = partial(sample, "ties", lambda m: _ties(m, (4, 63), -1, k=5), "collisions")
 
 
@@ -158,5 +143,4 @@ SAMPLES = Samples(
         NANMEDIAN: partial(_select, torch.nanmedian),
         KTH: partial(_select, torch.kthvalue),
     },
-    compositions={MEDIAN: _composed, NANMEDIAN: partial(_composed, ignore_nan=True)},
 )

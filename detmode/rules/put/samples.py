@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import assigned, reduced
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import Arguments, Assigned, places, special, strided
 from detmode.table.samples import Maker, Samples, sample
@@ -50,13 +49,6 @@ _lasts = partial(sample, op=OP, dtypes=FEW)
 _sums = partial(sample, op=OP, dtypes=FEW[:3])
 _bench = partial(sample, op=OP, dtypes=FLOATING[:3])
 _last = _lasts("last", lambda m: _put(m, [4], [9]))
-
-
-def _composed(self: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
-    places, flat = (index % max(self.numel(), 1)).flatten(), self.flatten()
-    if not accumulate:
-        return assigned(flat, places, source.flatten()).view(self.shape)
-    return (flat + reduced(places, source.flatten(), self.numel())[0]).view(self.shape)
 
 
 SAMPLES = Samples(
@@ -112,5 +104,4 @@ SAMPLES = Samples(
         "negative_dim": "put takes no dimension; its negative positions are in samples"
     },
     assignments={OP: _assigned},
-    compositions={OP: _composed},
 )

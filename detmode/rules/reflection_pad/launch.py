@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from detmode.cuda.rows.padding import pad_backward
 
-from torch import Tensor
-
-from detmode.cuda.checks import raises_like_aten
-from detmode.cuda.rows.padding import gather_backward
-
-
-@raises_like_aten
-def reflection_pad1d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in one dimension."""
-    return gather_backward("reflection_pad", 1, grad_output, self, padding)
-
-
-@raises_like_aten
-def reflection_pad3d_backward(grad_output: Tensor, self: Tensor, padding: Sequence[int]) -> Tensor:
-    """As :func:`~detmode.cuda.rows.padding.gather_backward`, in three dimensions."""
-    return gather_backward("reflection_pad", 3, grad_output, self, padding)
+reflection_pad1d_backward = pad_backward(__name__, "reflection_pad", 1)
+reflection_pad3d_backward = pad_backward(__name__, "reflection_pad", 3)

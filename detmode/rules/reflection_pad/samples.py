@@ -5,21 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from detmode.table.samples import Samples
-from detmode.table.shared_samples import bench_pad, folded, pad, pads, wrong_pads
+from detmode.table.shared_samples import bench_pad, pad, pads, wrong_pads
 
 OPS = {n: f"aten::reflection_pad{n}d_backward" for n in (1, 2, 3)}
 
 _bench = partial(bench_pad, OPS)
-
-
-def _fold(inner: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
-    """Each border is turned round and added beside the edge."""
-    wide = behind.shape[dim]
-    inner.narrow(dim, 1, before.shape[dim]).add_(before.flip(dim))
-    inner.narrow(dim, inner.shape[dim] - 1 - wide, wide).add_(behind.flip(dim))
 
 
 SAMPLES = Samples(
@@ -45,5 +37,4 @@ SAMPLES = Samples(
         _bench("volume_patches", (2, 1, 96, 96, 96), (16, 16, 16, 16, 16, 16)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions=dict.fromkeys((OPS[1], OPS[3]), folded(_fold)),
 )

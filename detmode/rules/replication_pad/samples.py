@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from torch import Tensor
-
 from detmode.table.samples import Sample, Samples
-from detmode.table.shared_samples import bench_pad, folded, pad, pads, wrong_pads
+from detmode.table.shared_samples import bench_pad, pad, pads, wrong_pads
 
 OPS = {n: f"aten::replication_pad{n}d_backward" for n in (1, 2, 3)}
 
@@ -26,12 +24,6 @@ def _cases(op: str, n: int) -> tuple[Sample, ...]:
     )
 
 
-def _fold(inner: Tensor, before: Tensor, behind: Tensor, dim: int) -> None:
-    """Each border is added to the edge."""
-    inner.narrow(dim, 0, 1).add_(before.sum(dim, keepdim=True))
-    inner.narrow(dim, inner.shape[dim] - 1, 1).add_(behind.sum(dim, keepdim=True))
-
-
 SAMPLES = Samples(
     cases=tuple(each for n, op in OPS.items() for each in _cases(op, n)),
     errors=tuple(each for n, op in OPS.items() for each in wrong_pads(op, n)),
@@ -45,5 +37,4 @@ SAMPLES = Samples(
         _bench("unet3d", (2, 32, 64, 64, 64), (1, 1, 1, 1, 1, 1)),
     ),
     not_applicable={"negative_dim": "the operators take no dimension"},
-    compositions=dict.fromkeys(OPS.values(), folded(_fold)),
 )

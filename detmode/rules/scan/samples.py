@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from detmode.rules.scan import reference
 from detmode.table.conditions import COMPLEX, FLOATING
@@ -19,8 +18,6 @@ from detmode.table.samples import Maker, Sample, Samples, sample
 _OPS = ("aten::cumsum", "aten::cumprod", "aten::logcumsumexp")
 _ALL = FLOATING + COMPLEX
 _last = partial(Tensor.to, memory_format=torch.channels_last)
-_BLOCK = 1024
-"""Elements of a row that a composition scans by itself."""
 _SOME = (torch.float16, torch.float32, torch.complex64)
 
 
@@ -77,28 +74,6 @@ def _bench(name: str, op: str, n: int, *dtypes: torch.dtype) -> Sample:
     return sample(name, make, op=op, dtypes=dtypes or (torch.float32,))
 
 
-def composed(
-    scan: Callable[..., Tensor], combine: Callable[[Tensor, Tensor], Tensor], neutral: float
-) -> Callable[..., Tensor]:
-    """Scans of rows of a fixed length, combined with the scan of the row of their ends."""
-
-    def scanned(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-        row = self.to(dtype or self.dtype).reshape(-1)
-        return _scanned(row)[: self.numel()].view(self.shape)
-
-    def _scanned(row: Tensor) -> Tensor:
-        # A row alone would be scanned as before: two at least.
-        more = -len(row) % _BLOCK if len(row) > _BLOCK else 2 * _BLOCK - len(row)
-        inside = scan(F.pad(row, (0, more), value=neutral).view(-1, _BLOCK), 1)
-        if len(row) > _BLOCK:
-            rows = len(inside)
-            before = F.pad(_scanned(inside[:, -1])[: rows - 1], (1, 0), value=neutral)
-            inside = combine(inside, before[:, None])
-        return inside.flatten()
-
-    return scanned
-
-
 SAMPLES = Samples(
     cases=(
         *_row("row", (1, 1000, 1), -2, "negative_dim", "odd_sizes"),
@@ -139,11 +114,6 @@ SAMPLES = Samples(
         "aten::cumsum": reference.cumsum,
         "aten::cumprod": reference.cumprod,
         "aten::logcumsumexp": reference.logcumsumexp,
-    },
-    compositions={
-        "aten::cumsum": composed(torch.cumsum, torch.add, 0.0),
-        "aten::cumprod": composed(torch.cumprod, torch.mul, 1.0),
-        "aten::logcumsumexp": composed(torch.logcumsumexp, torch.logaddexp, -inf),
     },
     unlike_magnitudes={"aten::logcumsumexp": "addends are given by their logarithms"},
 )

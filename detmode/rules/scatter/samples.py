@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import (
     LAYOUTS,
@@ -116,8 +115,4 @@ SAMPLES = Samples(
         _adds("gather_targets_4k_of_32k", lambda m: scattered(m, [4096, 32_000], 1, [4096, 1])),
         _onto("multiply_2m_to_150", [150], 0, [1 << 21], reduce="multiply"),
     ),
-    compositions={
-        "aten::scatter_add": partial(scatter_reduce, reduce="sum"),
-        REDUCED: scatter_reduce,
-    },
 )

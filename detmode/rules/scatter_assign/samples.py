@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.table.compositions import scatter
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import (
     Assigned,
@@ -60,5 +59,4 @@ SAMPLES = Samples(
         _bench("rows_100k_64", lambda m: scattered_rows(m, [50_000, 64], 0, 100_000)),
     ),
     assignments={OP: _assigned},
-    compositions={OP: scatter},
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from detmode.table.compositions import scatter_reduce
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL
 from detmode.table.inputs import (
     LAYOUTS,
@@ -115,5 +114,4 @@ SAMPLES = Samples(
         _row.but("beyond_src", src=lambda src: src[1:]),
     ),
     bench=tuple(map(_graph, ("mean", "prod", "amax"))),
-    compositions={OP: scatter_reduce},
 )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from detmode.table.compositions import sparse_product
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import back_to_front, sparse_call
 from detmode.table.samples import Maker, Samples, made_by, sample
@@ -18,11 +16,6 @@ ADDMM = "aten::_sparse_addmm"
 def _matrix(make: Maker, *, dense: bool = False) -> object:
     matrix = make.normal(6, 6)
     return matrix if dense else matrix.to_sparse()
-
-
-def _composed(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float, alpha: float) -> Tensor:
-    product = alpha * sparse_product(mat1, mat2)
-    return product if beta == 0 else beta * self + product
 
 
 _MAKE = {
@@ -64,7 +57,6 @@ SAMPLES = Samples(
         _bench("graph_of_170k_nodes", "csr", (NODES, NODES, 128), 7 * NODES, beta=0),
         _bench("graph_of_170k_nodes_coo", "coo", (NODES, NODES, 128), 7 * NODES, beta=0),
     ),
-    compositions={ADDMM: _composed},
     not_applicable={
         "channels_last": "matrices have no channels",
         "negative_dim": "no operator takes a dim",

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-import torch
-from torch import Tensor
-
-from detmode.table.compositions import resized_planes, transposed
 from detmode.table.exact_interpolation import backward, cubic, linear
 from detmode.table.inputs import LAYOUTS, last
 from detmode.table.samples import Sample, Samples
@@ -64,24 +59,6 @@ _BLOCKS = (
 )
 
 
-def _composed(
-    grad_output: Tensor,
-    output_size: Sequence[int],
-    input_size: Sequence[int],
-    align_corners: bool,
-    **scales: float | None,
-) -> Tensor:
-    factors = list(scales.values())
-
-    def forward(unit: Tensor, number: int) -> Tensor:
-        out = [output_size[number]]
-        upsample = torch.ops.aten.upsample_linear1d
-        found: Tensor = upsample(unit[None], out, align_corners, factors[number])[0]
-        return found
-
-    return transposed(grad_output, input_size[2:], forward)
-
-
 SAMPLES = Samples(
     cases=(*_LINES, *_planes(LINEAR2), *_planes(CUBIC2), *_BLOCKS),
     errors=(*wrong_resizes(LINEAR2), *wrong_resizes(CUBIC2)),
@@ -102,10 +79,6 @@ SAMPLES = Samples(
     references={
         **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), backward(linear)),
         CUBIC2: backward(cubic),
-    },
-    compositions={
-        **dict.fromkeys((LINEAR1, LINEAR2, LINEAR3), _composed),
-        CUBIC2: resized_planes(torch.ops.aten.upsample_bicubic2d),
     },
     unlike_magnitudes={CUBIC2: "weights have both signs"},
 )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import partial
 
-import torch
-
-from detmode.table.compositions import resized_planes
 from detmode.table.conditions import FLOATING
 from detmode.table.exact_interpolation import antialiased, backward, convolution, triangle
 from detmode.table.inputs import LAYOUTS, last
@@ -58,10 +55,6 @@ SAMPLES = Samples(
     references={
         LINEAR: backward(antialiased(triangle, 1)),
         CUBIC: backward(antialiased(lambda x: convolution(x, Fraction(-1, 2)), 2)),
-    },
-    compositions={
-        LINEAR: resized_planes(torch.ops.aten._upsample_bilinear2d_aa),
-        CUBIC: resized_planes(torch.ops.aten._upsample_bicubic2d_aa),
     },
     unlike_magnitudes={CUBIC: "weights have both signs"},
 )

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda.rows import assign
 from detmode.rules.index.launch import index_put
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.put.launch import put
@@ -18,8 +17,6 @@ from detmode.table.samples import Maker
 from tests.shared import destinations, last_wins, needs
 from tests.shared.strategies import (
     SEEDS,
-    WAYS,
-    assigned_by,
     in_place_and_not,
     in_schedules,
     same_bits,
@@ -44,16 +41,13 @@ ASSIGNMENTS: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("family", ASSIGNMENTS)
-@given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
-def test_the_last_stays(
-    family: str, data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
-) -> None:
+@given(data=st.data(), dtype=last_wins.DTYPES, seed=SEEDS)
+def test_the_last_stays(family: str, data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Of each place, in any schedule, in place and not."""
     function, calls, layout = ASSIGNMENTS[family]
     call = data.draw(calls(last_wins.words, dtype))
     self = data.draw(st.sampled_from([Tensor.contiguous, layout]))(call.arguments[0])
-    with assigned_by(elects):
-        got = in_place_and_not(function, self, *call.arguments[1:], seed=seed)
+    got = in_place_and_not(function, self, *call.arguments[1:], seed=seed)
     assert got.stride() == self.stride() or not got.numel()
     last_wins.assert_last_wins(got, self, call.to, call.values)
 
@@ -71,16 +65,3 @@ def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int)
     for seed in range(8):
         found = in_schedules(lambda: index_put(torch.zeros(shape), [mask, index], values), seed)
         assert same_bits(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
-@pytest.mark.parametrize("elects", [True, False, None])
-def test_dtypes_without_arithmetic(dtype: torch.dtype, elects: bool | None) -> None:
-    """Bits move whatever they mean."""
-    self, source = (last_wins.filled(dtype, [n, 3], seed=n) for n in (5, 9))
-    index = torch.tensor([0, 4, 4, 2, 0, 2, 2, 4, 1])
-    with assigned_by(elects):
-        got = in_schedules(lambda: index_copy(self, 0, index, source), 3)
-    integer = assign.WORDS[dtype.itemsize]
-    got, self, source = (each.view(integer) for each in (got, self, source))
-    last_wins.assert_last_wins(got, self, torch.arange(15).view(5, 3)[index], source)

@@ -10,12 +10,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda.rows import padding as gather
+from detmode.cuda.rows.padding import gather_backward
 from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
 from tests.shared import needs
 from tests.shared.exact_sums import DTYPES, assert_exact
-from tests.shared.strategies import SEEDS, counting, in_schedules, tensors
+from tests.shared.strategies import SEEDS, SHARES, in_schedules, tensors
 
 pytestmark = needs.compiler
 
@@ -64,9 +64,9 @@ def test_pad_backward(data: st.DataObject, kind: tuple[str, int], dtype: torch.d
     assume(min(out) > 0 and math.prod(out) < 20_000 and math.prod(shape) < 20_000)
     grad_output = data.draw(tensors(out, dtype))
     self = torch.zeros(shape, dtype=dtype)
-    function = LAUNCHERS[kind]
-    with counting(data.draw, gather):
-        got = in_schedules(lambda: function(grad_output, self, padding), data.draw(SEEDS))
+    arguments = f"{family}_pad{spatial}d_backward", spatial, grad_output, self, padding
+    share = data.draw(SHARES)
+    got = in_schedules(lambda: gather_backward(*arguments, share), data.draw(SEEDS))
     assert got.is_contiguous()
     # Sums start from +0.0: the zeros of `self` are addends.
     copied = sources(family, shape, padding)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda.rows import chosen_windows
+from detmode.cuda import Launch
+from detmode.cuda.rows.chosen_windows import in_axes, plan_chosen, plan_few_chosen
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
 from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
 from detmode.rules.avg_pool3d import launch as avg_pool3d
@@ -19,15 +19,7 @@ from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.strategies import (
-    LAYOUTS,
-    SEEDS,
-    counting,
-    in_schedules,
-    planned_with,
-    same_bits,
-    tensors,
-)
+from tests.shared.strategies import LAYOUTS, SEEDS, SHARES, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
 
@@ -35,6 +27,22 @@ DTYPES = st.sampled_from(FLOATING)
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 16, 63]))
 leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
 strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3))
+
+
+def gathered(
+    launch: Launch, seed: int, self: Tensor, last: bool = False, **given: Tensor
+) -> Tensor:
+    """The gradient by a planned launch, in any schedule; ``last``: all channels come last."""
+    last_format = torch.channels_last if self.dim() == 4 else torch.channels_last_3d
+    format = last_format if last else torch.contiguous_format
+    given = {name: each.contiguous(memory_format=format) for name, each in given.items()}
+
+    def run() -> Tensor:
+        grad_input = torch.empty(self.shape, dtype=self.dtype, memory_format=format)
+        launch(**given, grad_input=grad_input)
+        return grad_input.contiguous()
+
+    return in_schedules(run, seed)
 
 
 @st.composite
@@ -86,8 +94,11 @@ def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     self = data.draw(tensors(planes + size_in, dtype))
     function = getattr(adaptive_avg_pool, f"adaptive_avg_pool{spatial}d_backward")
     aten = getattr(torch.ops.aten, f"_adaptive_avg_pool{spatial}d_backward")
-    with counting(data.draw, adaptive_avg_pool):
-        got = in_schedules(lambda: function(grad, self), data.draw(SEEDS))
+    got, seed = in_schedules(lambda: function(grad, self), data.draw(SEEDS)), data.draw(SEEDS)
+    last = spatial == 2 and self.dim() == 4 and data.draw(st.booleans())
+    shapes = grad.shape, self.shape, last
+    launch = adaptive_avg_pool.plan("", spatial, *shapes, dtype, data.draw(SHARES))
+    assert same_bits(gathered(launch, seed, self, last, grad_output=grad), got.contiguous())
     assert_has_form(got, aten(grad, self) if spatial == 2 else self.contiguous())
     windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
     exact, magnitude = (aten(each, self.double()) for each in (grad.double(), grad.double().abs()))
@@ -111,10 +122,12 @@ def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtyp
     meta = torch.empty(planes + size_in, device="meta")
     grad = draw(tensors(torch.ops.aten.avg_pool3d(meta, *window, divisor).shape, dtype))
     self = draw(tensors(planes + size_in, dtype))
-    with counting(draw, avg_pool3d):
-        got = in_schedules(
-            lambda: avg_pool3d.avg_pool3d_backward(grad, self, *window, divisor), draw(SEEDS)
-        )
+    got = in_schedules(
+        lambda: avg_pool3d.avg_pool3d_backward(grad, self, *window, divisor), draw(SEEDS)
+    )
+    given = *map(tuple, window[:3]), *window[3:], divisor
+    launch = avg_pool3d.plan(grad.shape, self.shape, dtype, dtype, *given, draw(SHARES))
+    assert same_bits(gathered(launch, draw(SEEDS), self, grad_output=grad), got)
     aten, wide = torch.ops.aten.avg_pool3d_backward, self.double()
     exact = aten(grad.double(), wide, *window, divisor)
     magnitude = aten(grad.double().abs(), wide, *window, abs(divisor) if divisor else None)
@@ -133,13 +146,18 @@ def assert_chosen(
     window: tuple[Any, ...],
     indices: Tensor,
     windows: int,
+    launches: dict[bool, Launch],
 ) -> None:
-    """Within the bound of float64, the bits of any schedule, the operator's memory format."""
+    """Within the bound of float64, the bits of any schedule, the operator's memory format.
+
+    So have ``launches``, by whether channels come last.
+    """
     grad, given = data.draw(tensors(indices.shape, self.dtype)), data.draw(LAYOUTS)(indices)
-    # A thread serves neighbours where windows choose few elements, or wherever that works.
-    few, threads = data.draw(st.sampled_from([(16, 2**20), (0, 2**20), (0, 1)]))
-    with counting(data.draw, chosen_windows, FEW=few, THREADS=threads):
-        got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
+    got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
+    for last, launch in launches.items():
+        chosen = {"grad_output": grad, "indices": indices}
+        found = gathered(launch, data.draw(SEEDS), self, last, **chosen)
+        assert same_bits(found, got.contiguous())
     assert_has_form(got, aten(grad.to("meta"), self.to("meta"), *window, indices.to("meta")))
     wide, plain = grad.double().contiguous(), self.double().contiguous()
     exact, magnitude = (aten(each, plain, *window, indices) for each in (wide, wide.abs()))
@@ -168,7 +186,12 @@ def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     windows = math.prod(kernel) if len(kernel) == 3 else kernel[0] ** 3
     name = "max_pool3d_with_indices_backward"
     functions = getattr(max_pool3d, name), getattr(aten, name)
-    assert_chosen(data, *functions, self, window, indices, windows)
+    types, shapes = (dtype, dtype, torch.int64), (self.shape, indices.shape, indices.shape)
+    launches = {
+        last: max_pool3d.plan(name, *types, *shapes, last, *map(tuple, window[:4]), draw(SHARES))
+        for last in (False, True)[: self.dim() - 3]
+    }
+    assert_chosen(data, *functions, self, window, indices, windows, launches)
 
 
 @given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
@@ -181,7 +204,11 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     indices = getattr(torch.ops.aten, name)(self.double().contiguous(), size_out)[1]
     windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
     functions = (getattr(each, f"{name}_backward") for each in (adaptive_max_pool, torch.ops.aten))
-    assert_chosen(data, *functions, self, (), indices, windows)
+    pooled = planes, in_axes(size_in, spatial), in_axes(size_out, spatial)
+    flat = data.draw(st.booleans()) or len(planes) < 2 or spatial == 3
+    how = (*pooled, flat, 0, (), data.draw(SHARES))
+    launch = plan_chosen(adaptive_max_pool.SOURCE, adaptive_max_pool.KERNEL, dtype, *how)
+    assert_chosen(data, *functions, self, (), indices, windows, {not flat: launch})
 
 
 def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> None:
@@ -216,27 +243,27 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
         function(torch.empty(1, 3, *size_out), torch.empty(2, 3, *size_in))
 
 
-@pytest.mark.parametrize("index", ["int32_t", "int64_t"])
+@pytest.mark.parametrize("most", [0, 2**40])
+@pytest.mark.parametrize("apart", [1, 2, 6])
 @pytest.mark.parametrize("size_out", [(1, 1, 1), (2, 3, 5), (4, 4, 13)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_neighbours_that_one_thread_serves(
-    dtype: torch.dtype, size_out: tuple[int, ...], index: str
+    dtype: torch.dtype, size_out: tuple[int, ...], apart: int, most: int
 ) -> None:
-    """They have the bits of those that threads of their own serve, wherever indices point."""
+    """They have the bits of those that threads of their own serve, wherever indices point.
+
+    ``most``: the largest number that is counted, in 32 bits or in 64.
+    """
     m = Maker(dtype, seed=4)
     self, grad = m.normal(2, 3, 5, 6, 12), m.normal(2, 3, *size_out)
     indices = m.integers(-9, 369, *grad.shape)
     indices[1, ::2] += 2**32
-
-    def gathered(few: int) -> Tensor:
-        ways = {"MANY": 0, "FEW": few, "THREADS": 200, "index_ctype": lambda *counts: index}
-        with planned_with(patch.multiple(chosen_windows, **ways)):
-            return in_schedules(
-                lambda: adaptive_max_pool.adaptive_max_pool3d_backward(grad, self, indices), 0
-            )
-
-    assert gathered(0).any()
-    assert same_bits(gathered(0), gathered(2**62))
+    source, pooled = adaptive_max_pool.SOURCE, (dtype, (2, 3), (5, 6, 12), size_out)
+    few = plan_few_chosen(source, adaptive_max_pool.FEW, *pooled, most, apart)
+    every = plan_chosen(source, adaptive_max_pool.KERNEL, *pooled, True, most)
+    found = [gathered(each, 0, self, grad_output=grad, indices=indices) for each in (few, every)]
+    assert found[0].any()
+    assert same_bits(*found)
 
 
 @pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])

@@ -11,29 +11,28 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import host
-from detmode.cuda.rows import sums
+from detmode.cuda.rows.ways import Way
 from detmode.rules.embedding import launch
 from detmode.rules.embedding_bag import launch as bag
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, WAYS, chosen, in_schedules, tensors
+from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, tensors
 
 pytestmark = needs.compiler
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
 INTEGERS = st.sampled_from([torch.int64, torch.int32])
+WAYS = st.sampled_from([None, Way.FEW, Way.SORTED, Way.SINGLY])
 positions = st.one_of(
     st.lists(st.integers(0, 5), max_size=3),
     st.lists(st.sampled_from([63, 64, 65, 300]), max_size=1),
 )
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATING), sorts=WAYS, scale=st.booleans())
-def test_embedding_dense_backward(
-    data: st.DataObject, dtype: torch.dtype, sorts: bool | None, scale: bool
-) -> None:
+@given(data=st.data(), dtype=st.sampled_from(FLOATING), scale=st.booleans())
+def test_embedding_dense_backward(data: st.DataObject, dtype: torch.dtype, scale: bool) -> None:
     """Each row is the sum or mean of its positions, rounded once; the padding's row is zero."""
     draw, seed = data.draw, data.draw(SEEDS)
     shape, width = draw(positions), draw(st.sampled_from([0, 1, 2, 5, 16, 33]))
@@ -42,8 +41,7 @@ def test_embedding_dense_backward(
     indices = Maker(dtype, seed=seed).integers(0, draw(st.integers(1, num_weights)), *shape)
     grad_output = draw(tensors([*shape, width], dtype))
     arguments = (draw(LAYOUTS)(indices).to(draw(INTEGERS)), num_weights, padding_idx, scale)
-    with chosen(sums, "sorts_rows", sorts):
-        got = in_schedules(lambda: launch.embedding_dense_backward(grad_output, *arguments), seed)
+    got = in_schedules(lambda: launch.embedding_dense_backward(grad_output, *arguments), seed)
     assert got.shape == (num_weights, width)
     assert got.is_contiguous()
     kept = (indices != padding_idx).flatten()
@@ -62,12 +60,12 @@ def of_bags(grad: Tensor, bag_size: Tensor, rows: Tensor, num_weights: int, padd
 @given(
     data=st.data(),
     dtype=st.sampled_from(FLOATING),
-    sorts=WAYS,
+    way=WAYS,
     # An empty bag as ATen's CUDA forward says it, as its CPU forward does, or none.
     empty=st.sampled_from(["marked", "counted", "none"]),
 )
 def test_bags_dense_backward(
-    data: st.DataObject, dtype: torch.dtype, sorts: bool | None, empty: str
+    data: st.DataObject, dtype: torch.dtype, way: Way | None, empty: str
 ) -> None:
     """Each element is the sum of the bags that took it, rounded once, in any schedule."""
     draw, seed = data.draw, data.draw(SEEDS)
@@ -84,10 +82,8 @@ def test_bags_dense_backward(
     padding_idx = draw(st.integers(-1, num_weights))
     grad = draw(tensors([bags, width], dtype))
     given_rows, given_size = draw(LAYOUTS)(rows).to(draw(INTEGERS)), bag_size.to(draw(INTEGERS))
-    with chosen(sums, "sorts_rows", sorts), chosen(bag, "sorts_rows", sorts):
-        got = in_schedules(
-            lambda: of_bags(grad, given_size, given_rows, num_weights, padding_idx), seed
-        )
+    arguments = grad, given_size, given_rows, num_weights, padding_idx
+    got = in_schedules(lambda: bag.add_bags(*arguments, way=way), seed)
     assert got.shape == (num_weights, width)
     assert got.is_contiguous()
     adds = (rows >= 0) & (rows != padding_idx) & (bag_size > 0).view(-1, 1)
@@ -128,22 +124,23 @@ def test_bags_that_are_empty(padding_idx: int | None, last: bool, integer: torch
 
 
 @pytest.mark.parametrize("position", [-1, 5, 2**32, 2**16])
-@pytest.mark.parametrize("sorts", [True, False])
-@pytest.mark.parametrize("of", [launch, bag], ids=["embedding", "bags"])
+@pytest.mark.parametrize("way", [None, Way.SORTED, Way.SINGLY])
 def test_an_index_out_of_range(
-    of: Any, position: int, sorts: bool, monkeypatch: pytest.MonkeyPatch
+    way: Way | None, position: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An index out of range raises on the host; on a GPU the kernels trap. -1 is an empty bag."""
-    for module in (sums, bag):
-        monkeypatch.setattr(module, "sorts_rows", lambda *shapes: sorts)
-    indices = torch.tensor([[0, 1], [position, 0]])
+    """An index out of range raises on the host; on a GPU the kernels trap. -1 is an empty bag.
+
+    ``way``: of bags; None for an embedding.
+    """
+    of, indices = bag if way else launch, torch.tensor([[0, 1], [position, 0]])
 
     def run() -> Tensor:
-        if of is launch:
+        if way is None:
             return launch.embedding_dense_backward(torch.ones(2, 2, 4), indices, 5, -2, False)
-        return of_bags(torch.ones(2, 2), torch.ones(2, dtype=torch.int64), indices, 5, -2)
+        sizes = torch.ones(2, dtype=torch.int64)
+        return bag.add_bags(torch.ones(2, 2), sizes, indices, 5, -2, way)
 
-    if (of, position) == (bag, -1):
+    if way and position == -1:
         assert run().sum() == 3
         return
     with pytest.raises(IndexError, match="out of bounds"):

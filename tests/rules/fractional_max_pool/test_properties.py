@@ -8,17 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detmode.cuda import host
-from detmode.cuda.rows import chosen_windows as gather
 from detmode.rules.fractional_max_pool import launch
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, counting, in_schedules, tensors
+from tests.shared.strategies import LAYOUTS, SEEDS, SHARES, in_schedules, tensors
 
 pytestmark = needs.compiler
-
-FUNCTIONS = {2: launch.fractional_max_pool2d_backward, 3: launch.fractional_max_pool3d_backward}
 
 
 @given(
@@ -50,10 +47,9 @@ def test_backward(data: st.DataObject, n: int, dtype: torch.dtype, seed: int, dr
     given_kernel = data.draw(
         st.sampled_from([kernel, kernel, [], [9] * n, [0] * n, [2**31] * n, [-1] * n])
     )
-    with counting(data.draw, gather):
-        got = in_schedules(
-            lambda: FUNCTIONS[n](grad_output, self, given_kernel, output, given_indices), seed
-        )
+    arguments = n, grad_output, self, given_kernel, output, given_indices
+    share = data.draw(SHARES)
+    got = in_schedules(lambda: launch.gather(*arguments, share), seed)
     assert got.is_contiguous()
     zeros = torch.zeros(self.shape, dtype=dtype)
     planes = torch.arange(math.prod(leading)).view(*leading, *(1,) * n)
@@ -82,7 +78,7 @@ def test_regions_are_found(
     indices = pool(self, [1, kernel], [1, output], starts)[1]
     shapes = self.shape, indices.shape, indices.shape
     types = dtype, dtype, torch.int64
-    gather, again = launch._plan(2, *types, *shapes, (1, kernel), (1, output))
+    gather, again = launch.plan(2, *types, *shapes, (1, kernel), (1, output), None)
 
     def gathered(indices: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
         tensors = {"grad_output": torch.ones(indices.shape, dtype=dtype), "indices": indices}
@@ -113,9 +109,9 @@ def test_regions_are_found(
 def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
     """Of those that choose the type that the kernels count in, whatever the kernel size."""
     out_shape, int64 = (1, 1, 1, output), torch.int64
-    _, again = launch._plan(
+    _, again = launch.plan(
         2, torch.float32, torch.float32, int64,
-        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output),
+        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output), None,
     )  # fmt: skip
     *_, (*regions, _, _, _) = again.args
     region = regions[-1]

@@ -3,7 +3,6 @@
 import math
 from contextlib import nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,14 +12,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode import DeterministicMode
-from detmode.cuda import strips
-from detmode.rules.grid_sampler import gradients, launch, reference, sums
+from detmode.cuda import bytes_of_sum
+from detmode.cuda.strips import Strips
+from detmode.rules.grid_sampler import launch, reference
 from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
-from detmode.rules.grid_sampler.sampling import TAPS
+from detmode.rules.grid_sampler.sampling import TAPS, Sampling
+from detmode.rules.grid_sampler.ways import RUNS, GradientWay, choose
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.strategies import ANY_LAYOUT, SEEDS, in_schedules, planned_with, same_bits, sliced
+from tests.shared.strategies import ANY_LAYOUT, SEEDS, in_schedules, same_bits, sliced
 
 pytestmark = needs.compiler
 
@@ -32,8 +33,9 @@ SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40)
 FAR = (*SPECIAL, 3e5, -3e5, 1e12, -1e12, 3e38)
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7])
-# How many channels a thread serves, and whether a block cuts them into runs, depend on this.
-many = st.sampled_from([1, 50, 2**18])
+in_memory = st.builds(
+    GradientWay, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS])
+)
 
 
 @st.composite
@@ -113,9 +115,13 @@ def assert_close(got: Tensor, exact: Tensor, bound: Tensor) -> None:
     ].max()
 
 
-def run(dims: int, call: dict[str, Any], seed: int) -> tuple[Tensor, Tensor]:
+def run(
+    dims: int, call: dict[str, Any], seed: int, way: GradientWay | None = None
+) -> tuple[Tensor, Tensor]:
     """The substitute's result, the same in two schedules."""
-    got = in_schedules(lambda: OPERATORS[dims](**call), seed)
+    how = Sampling(*map(call.__getitem__, ("interpolation_mode", "padding_mode", "align_corners")))
+    tensors = call["input"], call["grid"], call["grad_output"], call["output_mask"]
+    got = in_schedules(lambda: launch.backward("backward", dims, how, *tensors, way), seed)
     for each, like in zip(got, (call["input"], call["grid"]), strict=True):
         assert (each.shape, each.dtype) == (like.shape, like.dtype)
         assert each.is_contiguous()
@@ -126,9 +132,7 @@ def run(dims: int, call: dict[str, Any], seed: int) -> tuple[Tensor, Tensor]:
 def test_gradients(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
     """Within roundings of float64, the bits of any schedule, and the reference is ATen's."""
     call = data.draw(calls(dtype, dims))
-    threads = data.draw(many)
-    with planned_with(*(patch.object(module, "MANY", threads) for module in (gradients, sums))):
-        got = run(dims, call, data.draw(SEEDS))
+    got = run(dims, call, data.draw(SEEDS), data.draw(in_memory))
     exact = reference.backward(**wide(call))
     for mine, true, bound in zip(got, exact, bounds(call), strict=True):
         assert_close(mine, true, bound)
@@ -190,17 +194,37 @@ def test_neighbours_share_pixels(
 
 def assert_same_in_shared_memory(dims: int, call: dict[str, Any], shared: int, seed: int) -> None:
     """The gradients have the same bits if blocks with so many bytes add the sums."""
-    with planned_with(patch.object(strips, "_FEWEST_BLOCKS", math.inf)):
-        expected = run(dims, call, seed)
-    with planned_with(
-        # They take turns.
-        patch.multiple(strips, _FEWEST_BLOCKS=0, _MOST_BLOCKS=2),
-        patch.object(sums, "MOST_STRIPS", math.inf),
-        patch.object(launch, "most_shared", lambda _: shared),
-    ):
-        got = run(dims, call, seed)
+    each, pixels = bytes_of_sum(call["input"].dtype), math.prod(call["input"].shape[2:])
+    strip = min(shared // each, pixels)
+    # Two blocks take turns.
+    strips = Strips(2, 64, strip * each, strip, -(-pixels // strip))
+    got, expected = (run(dims, call, seed, GradientWay(cut, 1, 1)) for cut in (strips, None))
     for one, other in zip(got, expected, strict=True):
         assert same_bits(one, other)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shared", "in_strips", "per_thread", "runs"),
+    [
+        # images, channels, pixels, samples of each
+        ((1, 1, 9, 9), 2**14, False, 1, 1),
+        ((2, 32, 900, 900), 2**14, True, 1, RUNS),
+        ((2, 31, 900, 900), 2**14, False, 1, 1),
+        ((2, 32, 900, 900), 11, False, 1, RUNS),
+        ((2, 32, 0, 900), 2**14, False, 1, RUNS),
+        ((2, 32, 900, 0), 2**14, False, 1, RUNS),
+        ((2, 32, 900, 2**17 - 1), 2**14, True, 8, RUNS),
+        ((2, 32, 900, 2**17), 2**14, True, 8, 1),
+        ((1, 1, 9, 2**18), 2**14, False, 1, 1),
+        ((1, 1, 9, 2**19), 2**14, False, 2, 1),
+    ],
+)
+def test_sizes_choose_a_way(
+    sizes: tuple[int, int, int, int], shared: int, in_strips: bool, per_thread: int, runs: int
+) -> None:
+    """Many channels are added in shared memory, and cut into runs where samples are few."""
+    way = choose(torch.float32, 2, *sizes, shared)
+    assert (way.strips is not None, *way[1:]) == (in_strips, per_thread, runs)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,8 +3,8 @@
 import collections
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from detmode import DeterministicMode, default_rules
 from detmode.rules.order_statistics import launch
 from detmode.rules.order_statistics.ties import SMALLEST_INDEX
+from detmode.rules.order_statistics.ways import CAPACITIES, ByBlock, ByBlocks, ByThread, choose
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
@@ -86,21 +87,44 @@ def expected(self: Tensor, dim: int, kind: str, k: int) -> list[tuple[float, int
     ]
 
 
-# What each of the kernels takes: as it is, rows of blocks only, rows read again, rows shared by
-# many blocks, and by so few that each thread takes several turns.
-WAYS: tuple[dict[str, Any], ...] = (
-    {"MANY": launch.MANY},
-    {"CAPACITIES": {}},
-    {"CAPACITIES": {}, "CACHE": 0},
-    {"LONG": 32, "SHARE": 40},
-    {"LONG": 32, "SHARE": 2000},
-    {"MANY": 0},
+KINDS = {"median": launch.MEDIAN, "nanmedian": launch.NANMEDIAN, "kthvalue": launch.KTH}
+
+
+def ways(n: int, dtype: torch.dtype) -> list[Any]:
+    """The ways to select of ``n`` elements: in rows of blocks, whose keys are kept or read again;
+    in rows shared by many blocks, or by so few that each thread takes several turns; and in threads
+    that keep as many.
+    """
+    fitting = [size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes]
+    shared = [ByBlocks(-(-n // share)) for share in (40, 2000)]
+    return [ByBlock(64, True), ByBlock(256, False), *shared, *map(ByThread, fitting)]
+
+
+@pytest.mark.parametrize(
+    ("n", "slices", "dtype", "way"),
+    [
+        (16, 1, torch.float32, ByThread(16)),
+        (17, 1, torch.int64, ByThread(32)),
+        (33, 2**14, torch.float32, ByThread(64)),
+        (33, 2**14 - 1, torch.float32, ByBlock(64, True)),
+        (33, 2**14, torch.int64, ByBlock(64, True)),
+        (513, 1, torch.float32, ByBlock(256, True)),
+        (8192, 1, torch.float32, ByBlock(256, True)),
+        (8193, 1, torch.float32, ByBlock(1024, False)),
+        (2**15, 1, torch.float32, ByBlock(1024, False)),
+        (2**15 + 1, 1, torch.float32, ByBlocks(9)),
+        (2**15 + 1, 127, torch.float32, ByBlocks(8)),
+        (2**15 + 1, 128, torch.float32, ByBlock(1024, False)),
+        (2**31, 2000, torch.float32, ByBlocks(1)),
+    ],
 )
+def test_sizes_choose_a_way(n: int, slices: int, dtype: torch.dtype, way: object) -> None:
+    """Short slices are a thread's, rows a block's, and long rows those of many blocks if few."""
+    assert choose(n, slices, dtype) == way
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
 @pytest.mark.parametrize("n", [20, 50, 3000])
-def test_each_nan_counts(n: int, way: dict[str, Any]) -> None:
+def test_each_nan_counts(n: int) -> None:
     """One NaN, wherever it stands, and one number among NaNs, decide in each kernel."""
     places = (0, n // 2, n - 1)
     rows = torch.arange(n, 0, -1).repeat(len(places), 1).float()
@@ -108,10 +132,9 @@ def test_each_nan_counts(n: int, way: dict[str, Any]) -> None:
     for row, place in enumerate(places):
         rows[row, place] = math.nan
         one_number[row, place] = 7.0
-    for self in (rows, one_number):
+    for self, way in product((rows, one_number), ways(n, torch.float32)):
         for kind in ("median", "nanmedian"):
-            with patch.multiple(launch, **way):
-                values, indices = getattr(launch, kind)(self, 1)
+            values, indices = launch.select(kind, self, 1, False, KINDS[kind], way=way)
             wanted = expected(self, 1, kind, 0)
             assert indices.tolist() == [index for _, index in wanted]
             torch.testing.assert_close(
@@ -122,19 +145,19 @@ def test_each_nan_counts(n: int, way: dict[str, Any]) -> None:
 @given(
     data=st.data(),
     dtype=DTYPES,
-    kind=st.sampled_from(["median", "nanmedian", "kthvalue"]),
-    way=st.sampled_from(WAYS),
+    kind=st.sampled_from([*KINDS]),
 )
-def test_select(data: st.DataObject, dtype: torch.dtype, kind: str, way: dict[str, Any]) -> None:
+def test_select(data: st.DataObject, dtype: torch.dtype, kind: str) -> None:
     """The value of the rank and its smallest index, in ATen's form, in any schedule."""
     draw = data.draw
     self, dim, n = draw(ordered(dtype))
     if draw(st.integers(0, 9)) == 0:
         self, dim, n = draw(values([], dtype)), 0, 1
     k, named = draw(st.integers(1, n)), draw(st.sampled_from([dim, dim - max(self.dim(), 1)]))
-    arguments = [*([k] if kind == "kthvalue" else []), named, draw(st.booleans())]
-    with patch.multiple(launch, **way):
-        got = in_schedules(lambda: getattr(launch, kind)(self, *arguments), draw(SEEDS))
+    where = named, draw(st.booleans())
+    arguments = [k, *where] if kind == "kthvalue" else where
+    way = draw(st.sampled_from(ways(n, dtype)))
+    got = in_schedules(lambda: launch.select(kind, self, *where, KINDS[kind], k, way), draw(SEEDS))
     # ATen's CPU kernel takes a stride of 0 for one of 1.
     form = getattr(torch, kind)(self.contiguous(), *arguments)
     for mine, atens in zip(got, form, strict=True):

@@ -1,14 +1,13 @@
-"""Hand-written compositions of other torch operators, for operators that may vary.
+"""Compositions of operators that reduce or assign by index.
 
-Parts that several families' compositions share. Each stays on its tensors' device and runs under
-PyTorch's flag. Sums by index are a stable sort and a segmented reduction; assignments find the
-last source of each place; what is linear along each dimension is a matrix product with its
-weights, which are what the forward makes of the unit vectors.
+Sums by index are a stable sort and a segmented reduction; assignments find the last source of each
+place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -102,35 +101,92 @@ def max_pool_backward(
     return found.view(self.shape)
 
 
-Forward = Callable[[Tensor, int], Tensor]
-"""Maps (n, size) to (n, out), along the dimension of this number."""
+def index_add(self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float) -> Tensor:
+    """As ``torch.index_add``."""
+    sums, _ = reduced(index, source.movedim(dim, 0), self.shape[dim])
+    return self.add(sums.movedim(0, dim), alpha=alpha)
 
 
-def transposed(grad: Tensor, sizes: Sequence[int], forward: Forward) -> Tensor:
-    """The backward of what works along each of the last dimensions by itself."""
-    for number, size in enumerate(sizes):
-        unit = torch.eye(size, dtype=torch.float32, device=grad.device)
-        weights = forward(unit.to(torch.promote_types(grad.dtype, torch.float32)), number)
-        dim = grad.dim() - len(sizes) + number
-        grad = (grad.movedim(dim, -1) @ weights.to(grad.dtype).T).movedim(-1, dim)
-    return grad
+def index_put(
+    self: Tensor, indices: Sequence[Tensor], values: Tensor, accumulate: bool, unsafe: bool = False
+) -> Tensor:
+    """For indices of the leading dimensions."""
+    place = torch.zeros((), dtype=torch.int64, device=self.device)
+    for size, index in zip(self.shape, indices):
+        place = place * size + index % size
+    rows = self.flatten(0, len(indices) - 1)
+    values = values.expand(*place.shape, *rows.shape[1:]).flatten(0, place.dim() - 1)
+    if not accumulate:
+        return assigned(rows, place.flatten(), values).view(self.shape)
+    return (rows + reduced(place.flatten(), values, len(rows))[0]).view(self.shape)
 
 
-def resized_planes(upsample: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same of an operator that has a form for images only."""
+def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return assigned(self.movedim(dim, 0), index, source.movedim(dim, 0)).movedim(0, dim)
 
-    def backward(
-        grad_output: Tensor,
-        output_size: Sequence[int],
-        input_size: Sequence[int],
-        align_corners: bool,
-        scales_h: float | None,
-        scales_w: float | None,
-    ) -> Tensor:
-        def forward(unit: Tensor, number: int) -> Tensor:
-            out, scale = [1, output_size[number]], (scales_h, scales_w)[number]
-            return upsample(unit[None, :, None], out, align_corners, None, scale)[0, :, 0]
 
-        return transposed(grad_output, input_size[2:], forward)
+def index_reduce(
+    self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
+) -> Tensor:
+    rows = self.movedim(dim, 0)
+    found = reduced(index, source.movedim(dim, 0), len(rows), SEGMENT.get(reduce, reduce))
+    return combined(rows, *found, reduce, include_self).movedim(0, dim)
 
-    return backward
+
+def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool) -> Tensor:
+    places, flat = (index % max(self.numel(), 1)).flatten(), self.flatten()
+    if not accumulate:
+        return assigned(flat, places, source.flatten()).view(self.shape)
+    return (flat + reduced(places, source.flatten(), self.numel())[0]).view(self.shape)
+
+
+def embedding_dense_backward(
+    grad_output: Tensor,
+    indices: Tensor,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+) -> Tensor:
+    rows = grad_output.flatten(0, indices.dim() - 1)
+    sums, count = reduced(indices.flatten(), rows, num_weights)
+    if scale_grad_by_freq:
+        sums = sums / count.clamp(min=1)[:, None]
+    if padding_idx >= 0:
+        sums[padding_idx] = 0
+    return sums
+
+
+def embedding_bag_backward(
+    grad: Tensor, maximum_indices: Tensor, bag_size: Tensor, num_weights: int, **_: Any
+) -> Tensor:
+    """An empty bag has no maximum: what it would give goes to a row that is cut off."""
+    rows = torch.where(bag_size[:, None] > 0, maximum_indices, num_weights).long()
+    into = grad.new_zeros(num_weights + 1, grad.shape[1])
+    return scatter_reduce(into, 0, rows, grad, "sum")[:-1]
+
+
+def max_unpool(self: Tensor, indices: Tensor, output_size: Sequence[int], **_: Any) -> Tensor:
+    dims = len(output_size)
+    into = self.new_zeros(*self.shape[:-dims], prod(output_size))
+    found = scatter(into, -1, indices.flatten(-dims), self.flatten(-dims))
+    return found.view(*self.shape[:-dims], *output_size)
+
+
+def histc(self: Tensor, bins: int, min: float, max: float) -> Tensor:
+    low, high = (float(self.min()), float(self.max())) if min == max else (min, max)
+    low, high = (low - 1, high + 1) if low == high else (low, high)
+    inside = self[(self >= low) & (self <= high)]
+    place = ((inside - low) * bins / (high - low)).long().clamp(max=bins - 1)
+    return torch.bincount(place, minlength=bins).to(self.dtype)
+
+
+def bincount(self: Tensor, weights: Tensor | None, minlength: int) -> Tensor:
+    assert weights is not None  # counts alone are integers, which do not vary
+    values = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    values = values if weights.dtype is torch.float32 else values.double()
+    return reduced(self, values, max(int(self.max()) + 1, minlength))[0]
+
+
+def sparse_addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: float, alpha: float) -> Tensor:
+    product = alpha * sparse_product(mat1, mat2)
+    return product if beta == 0 else beta * self + product

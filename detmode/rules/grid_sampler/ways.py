@@ -1,0 +1,60 @@
+"""The choice of the way to compute both gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from detmode.cuda import bytes_of_sum
+from detmode.cuda.strips import Strips, strips_of
+
+MANY = 2**18
+"""Threads from which more channels a thread are worth more than more threads."""
+MOST_CHANNELS = 8
+"""Channels that a thread of the sum serves at most: it computes its weights once for them."""
+MOST_STRIPS = 6
+"""Into which a channel is cut at most whose sums are added in shared memory: each looks at all of
+the channel's samples."""
+RUNS = 8
+"""Into how many a block cuts many channels."""
+
+
+class GradientWay(NamedTuple):
+    """A way to add up the gradients.
+
+    Args:
+        strips: whose blocks add the input's in shared memory, the bits of sums in memory; or None.
+        per_thread: the channels of a sample that a thread adds in memory.
+        runs: into which the channels of a sample are cut for the grid's.
+    """
+
+    strips: Strips | None
+    per_thread: int
+    runs: int
+
+
+def choose(
+    dtype: torch.dtype, taps: int, n: int, channels: int, pixels: int, samples: int, shared: int
+) -> GradientWay:
+    """Choose how gradients are added up.
+
+    Args:
+        dtype: of the input.
+        taps: along an axis, of a sample.
+        n: images.
+        channels: of each image.
+        pixels: of each channel.
+        samples: likewise.
+        shared: bytes of shared memory that a block may have. No bit depends on it.
+    """
+    planes, strips = n * channels, None
+    numel = planes * samples
+    if numel:
+        # As in kernels.cu: 16 taps and more need more registers.
+        threads = 1024 if taps < 4 else 512
+        each = bytes_of_sum(dtype)
+        strips = strips_of(planes, pixels, samples, each, shared, MOST_STRIPS, threads)
+    per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
+    runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
+    return GradientWay(strips, per_thread, runs)
