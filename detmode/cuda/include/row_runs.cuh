@@ -5,21 +5,25 @@
 #include "index.cuh"
 #include "segment_reduce.cuh"
 
-// An addend times index_add's alpha, where there is one: the product is rounded to scalar_t, as
-// ATen's is.
+// The factor of all addends, index_add's alpha: re + im * i, where they are `scaled` at all.
+struct scaling {
+  bool scaled;
+  double re, im;
+};
+
+// The product is rounded to scalar_t, as ATen's is.
 template <typename T>
-static __device__ __forceinline__ T scale(T x, double re, double) {
-  return mul_rn(x, static_cast<T>(re));
+static __device__ __forceinline__ T times(T x, scaling alpha) {
+  return mul_rn(x, static_cast<T>(alpha.re));
 }
 template <typename T>
-static __device__ __forceinline__ complex<T> scale(complex<T> x, double re, double im) {
-  return x * complex<T>(static_cast<T>(re), static_cast<T>(im));
+static __device__ __forceinline__ complex<T> times(complex<T> x, scaling alpha) {
+  return x * complex<T>(static_cast<T>(alpha.re), static_cast<T>(alpha.im));
 }
 template <typename scalar_t>
-static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool scaled, double re,
-                                                            double im) {
-  if (!scaled) return to_opmath(value);
-  return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
+static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, scaling alpha) {
+  if (!alpha.scaled) return to_opmath(value);
+  return to_opmath(from_opmath<scalar_t>(times(to_opmath(value), alpha)));
 }
 
 template <typename T>
@@ -42,8 +46,8 @@ struct row_sum {
   static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
     return row_sum{part_t::of(static_cast<double>(x))};
   }
-  static __device__ __forceinline__ row_sum read(scalar_t x, bool scaled, double re, double im) {
-    return of(addend(x, scaled, re, im));
+  static __device__ __forceinline__ row_sum read(scalar_t x, scaling alpha) {
+    return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
   __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
@@ -62,8 +66,8 @@ struct row_sum<complex<T>> {
   static __device__ __forceinline__ row_sum of(complex<T> x) {
     return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
   }
-  static __device__ __forceinline__ row_sum read(complex<T> x, bool scaled, double re, double im) {
-    return of(addend(x, scaled, re, im));
+  static __device__ __forceinline__ row_sum read(complex<T> x, scaling alpha) {
+    return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() {
     return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};

@@ -19,9 +19,9 @@ static __device__ __forceinline__ void multiply(double entry, double x,
 template <typename T>
 struct factor {
   double value;
-  static __device__ __forceinline__ factor of(T entry, bool scaled, double re, double) {
+  static __device__ __forceinline__ factor of(T entry, scaling alpha) {
     double value = static_cast<double>(to_opmath(entry));
-    return factor{scaled ? mul_rn(value, re) : value};
+    return factor{alpha.scaled ? mul_rn(value, alpha.re) : value};
   }
   __device__ __forceinline__ row_sum<T> times(T element) const {
     row_sum<T> product;
@@ -32,9 +32,9 @@ struct factor {
 template <typename T>
 struct factor<complex<T>> {
   factor<T> re, im, minus_im;
-  static __device__ __forceinline__ factor of(complex<T> entry, bool scaled, double re, double im) {
+  static __device__ __forceinline__ factor of(complex<T> entry, scaling alpha) {
     complex<double> value(entry.re, entry.im);
-    if (scaled) value = value * complex<double>(re, im);
+    if (alpha.scaled) value = value * complex<double>(alpha.re, alpha.im);
     return factor{{value.re}, {value.im}, {-value.im}};
   }
   // Real products first, as the accumulators of both parts take them.
@@ -52,8 +52,7 @@ __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __res
                             const int64_t* __restrict__ columns,
                             const scalar_t* __restrict__ values, const scalar_t* __restrict__ dense,
                             scalar_t* __restrict__ out, double* __restrict__ carries,
-                            row_shape shape, int64_t size, bool include_self, bool scaled,
-                            double re, double im) {
+                            row_shape shape, int64_t size, bool include_self, scaling alpha) {
   using row_t = row_sum<scalar_t>;
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<scalar_t, width>;
@@ -76,7 +75,7 @@ __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __res
                                *reinterpret_cast<const pack_t*>(dense + column * inner + first)};
         },
         [&](const entry_and_row& loaded) {
-          auto entry = factor<scalar_t>::of(loaded.entry, scaled, re, im);
+          auto entry = factor<scalar_t>::of(loaded.entry, alpha);
           runs_t runs;
           for (int k = 0; k < width; ++k) runs.lane[k] = entry.times(loaded.row.lane[k]);
           return runs;

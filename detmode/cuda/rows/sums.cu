@@ -42,8 +42,7 @@ struct elements {
   // From `first` on; where there are no more before the `end`, the last one again.
   static __device__ __forceinline__ elements read(const int64_t* index, const scalar_t* source,
                                                   int64_t first, int64_t end, bool by_row,
-                                                  const row_shape& shape, bool scaled, double re,
-                                                  double im) {
+                                                  const row_shape& shape, scaling alpha) {
     named places[together];
     int64_t positions[together];
     scalar_t values[together];
@@ -59,7 +58,7 @@ struct elements {
     for (int k = 0; k < together; ++k) {
       int64_t position = from_start(positions[k], shape.size, shape.wraps != 0);
       found.destinations[k] = destination_of(places[k], position, shape);
-      found.addends[k] = addend(values[k], scaled, re, im);
+      found.addends[k] = addend(values[k], alpha);
     }
     return found;
   }
@@ -69,13 +68,12 @@ struct elements {
 template <typename scalar_t, int together>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
-                                  int64_t n, bool by_row, row_shape shape, bool scaled, double re,
-                                  double im) {
+                                  int64_t n, bool by_row, row_shape shape, scaling alpha) {
   using sum_t = accumulator<scalar_t>;
   share_of_block share = share_of_block::of(n);
   for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
-    auto read = elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape,
-                                                   scaled, re, im);
+    auto read =
+        elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
     typename sum_t::key_t seen[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -110,14 +108,13 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,
                                      const int32_t* __restrict__ keys, int64_t* __restrict__ sums,
                                      int64_t* __restrict__ counts, int64_t n, bool by_row,
-                                     row_shape shape, bool scaled, double re, double im,
-                                     int64_t headroom) {
+                                     row_shape shape, scaling alpha, int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
   int64_t in_whole_warps = n / WARP * WARP;
   share_of_block share = share_of_block::of(n);
   for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
-    auto read = elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape,
-                                                   scaled, re, im);
+    auto read =
+        elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
     typename sum_t::key_t own[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -165,8 +162,7 @@ template <typename scalar_t>
 __global__ void __launch_bounds__(1024)
     index_add_strips(const int64_t* __restrict__ index, const scalar_t* __restrict__ source,
                      scalar_t* __restrict__ out, int64_t strip, int64_t strips, row_shape shape,
-                     bool include_self, bool mean, bool scaled, double re, double im,
-                     int64_t headroom) {
+                     bool include_self, bool mean, scaling alpha, int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
   constexpr int TOGETHER = 4;
   int64_t* sums = dynamic_shared<int64_t>();
@@ -203,7 +199,7 @@ __global__ void __launch_bounds__(1024)
           DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
           int64_t own = positions[k] - first;
           if (own < 0 || own >= owned) continue;
-          auto value = addend(values[k], scaled, re, im);
+          auto value = addend(values[k], alpha);
           if (pass == 0) {
             sum_t::observe_in_block(keys, own, value);
           } else {
@@ -236,10 +232,10 @@ template <typename T>
 struct row_product {
   using scalar_t = T;
   product_t<scalar_t> run;
-  static __device__ __forceinline__ row_product read(scalar_t x, bool, double, double) {
+  static __device__ __forceinline__ row_product read(scalar_t x, scaling) {
     return row_product{product_t<scalar_t>::of(x)};
   }
-  static __device__ __forceinline__ row_product nothing() { return read(scalar_t(1), false, 0, 0); }
+  static __device__ __forceinline__ row_product nothing() { return read(scalar_t(1), {}); }
   __device__ __forceinline__ row_product plus(row_product x) const {
     return row_product{run.times(x.run)};
   }
@@ -256,7 +252,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
                             double* __restrict__ carries, row_shape shape, bool include_self,
-                            bool mean, bool scaled, double re, double im) {
+                            bool mean, scaling alpha) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
   runs_t* carried = reinterpret_cast<runs_t*>(carries);
@@ -270,7 +266,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
         [&](int64_t row) { return *reinterpret_cast<const pack_t*>(first + order[row] * inner); },
         [&](const pack_t& pack) {
           runs_t runs;
-          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], scaled, re, im);
+          for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], alpha);
           return runs;
         },
         [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
@@ -309,7 +305,7 @@ __global__ void __launch_bounds__(256, 2)
     wide_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
               const typename row_t::scalar_t* __restrict__ source,
               typename row_t::scalar_t* __restrict__ out, double* __restrict__ carries,
-              row_shape shape, bool include_self, bool scaled, double re, double im) {
+              row_shape shape, bool include_self, scaling alpha) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
   // A destination's initial values are loaded with its first row, not after the last one.
@@ -335,7 +331,7 @@ __global__ void __launch_bounds__(256, 2)
         [&](const row_and_initial& loaded) {
           runs_t runs;
           for (int k = 0; k < width; ++k) {
-            runs.lane[k] = row_t::read(loaded.row.lane[k], scaled, re, im);
+            runs.lane[k] = row_t::read(loaded.row.lane[k], alpha);
           }
           return runs;
         },
@@ -449,7 +445,7 @@ template <typename row_t, int width>
 __global__ void few_rows(const int64_t* __restrict__ index,
                          const typename row_t::scalar_t* __restrict__ source,
                          typename row_t::scalar_t* __restrict__ out, bool by_row, row_shape shape,
-                         bool include_self, bool mean, bool scaled, double re, double im) {
+                         bool include_self, bool mean, scaling alpha) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = pack_of<typename row_t::scalar_t, width>;
   constexpr int batch = 8;
@@ -486,7 +482,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
         if (!same[b]) continue;
         runs_t value;
         for (int k = 0; k < width; ++k) {
-          value.lane[k] = row_t::read(loaded[b].lane[k], scaled, re, im);
+          value.lane[k] = row_t::read(loaded[b].lane[k], alpha);
         }
         runs = met == 0 ? value : runs.plus(value);
         ++met;

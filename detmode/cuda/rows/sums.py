@@ -158,14 +158,20 @@ def _strips(
     """The launch of sums in shared memory."""
     return UnsizedLaunch(
         SOURCE, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
-        threads, shared, include_self=include_self, mean=mean, **_scaled(scale),
+        threads, shared, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
 
-def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
-    """The kernels' parameters that say whether addends are scaled, and by what."""
-    re, im = map(float.fromhex, scale or ("1", "0"))
-    return {"scaled": scale is not None, "re": re, "im": im}
+class Scaling(NamedTuple):
+    """The struct of ``row_runs.cuh``: whether addends have a factor, and which."""
+
+    scaled: bool
+    re: float
+    im: float
+
+
+def _scaling(scale: tuple[str, str] | None) -> Scaling:
+    return Scaling(scale is not None, *map(float.fromhex, scale or ("1", "0")))
 
 
 @planned
@@ -191,7 +197,7 @@ def _integers(
     scale: tuple[str, str] | None,
 ) -> _Integers:
     """The launches of sums as integers, in their order."""
-    scalar, addends = ctype(dtype), {"by_row": by_row, **_scaled(scale)}
+    scalar, addends = ctype(dtype), {"by_row": by_row, "alpha": _scaling(scale)}
     counts: dict[str, Any] = {} if mean else {"counts": None}
 
     def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
@@ -299,7 +305,7 @@ def _few(
     """The launch that reduces few rows."""
     return UnsizedLaunch(
         SOURCE, f"few_rows<{name}, {width}>", ("shape",),
-        by_row=by_row, include_self=include_self, mean=mean, **_scaled(scale),
+        by_row=by_row, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
 
@@ -309,7 +315,7 @@ def _sorted(
 ) -> tuple[UnsizedLaunch, UnsizedLaunch]:
     """The launch that reduces sorted rows, and that of what their pieces carry."""
     types = f"{row.name}, {row.width}, {ctype(key)}"
-    numbers = {"include_self": include_self, **_scaled(scale)}
+    numbers = {"include_self": include_self, "alpha": _scaling(scale)}
     if row.wide:
         rows = UnsizedLaunch(SOURCE, f"wide_rows<{types}>", ("shape",), **numbers)
         return rows, carrying(f"{types}, true", include_self)
