@@ -76,12 +76,12 @@ KERNELS = (
         ),
         ("count + (include_self ? 1 : 0)", "count"),
         (
-            "auto value = include_self ? to_opmath(own_out[i])",
-            "auto value = true ? to_opmath(own_out[i])",
+            "auto value = include_self ? to_opmath(out_of_strip[i])",
+            "auto value = true ? to_opmath(out_of_strip[i])",
         ),
         (
-            "if (own < 0 || own >= owned) continue;\n          auto value",
-            "if (own < 0) continue;\n          auto value",
+            "if (in_strip < 0 || in_strip >= owned) continue;\n          auto value",
+            "if (in_strip < 0) continue;\n          auto value",
         ),
         ("      if (place >= share.end) break;\n", ""),
         ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
@@ -89,7 +89,7 @@ KERNELS = (
     *_of(
         _ROWS + "sums.cu",
         "tests/rules/test_bits.py -k race --family scatter_reduce",
-        ("if (mean) atomicAdd(counts + own, 1);", "if (mean) counts[own] += 1;"),
+        ("if (mean) atomicAdd(counts + in_strip, 1);", "if (mean) counts[in_strip] += 1;"),
     ),
     *_of(
         _ROWS + "sums.cu",
@@ -157,7 +157,7 @@ KERNELS = (
     *_of(
         _INCLUDE + "accumulator.cuh",
         "tests/cuda/test_accumulator.py",
-        ("return kept + (rest > middle ||", "return kept + (rest >= middle ||"),
+        ("return quotient + (rest > middle ||", "return quotient + (rest >= middle ||"),
         ("(static_cast<uint64_t>(biased - 1)", "(static_cast<uint64_t>(biased)"),
         ("parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
     ),
@@ -380,9 +380,13 @@ KERNELS = (
     *_of(
         _INCLUDE + "sum_to_zeros.cuh",
         _FUZZ("grid_sampler"),
+        ("totals.any(0) || totals.any(1)", "totals.any(0)"),
+    ),
+    *_of(
+        _INCLUDE + "accumulator.cuh",
+        _FUZZ("grid_sampler"),
         ("to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum", "sum"),
-        ("any(own.lane, 0) || sum_t::any(own.lane, 1)", "any(own.lane, 0)"),
-        ("if (takes && before > own[0]) own[0] = before;", ""),
+        ("if (takes && before > keys[0].of[0]) keys[0].of[0] = before;", ""),
         ("if (takes) parts[0][k] += before;", ""),
     ),
     *_of(
@@ -907,8 +911,8 @@ UNSEEN = (
         _ROWS + "sums.cu",
         _FUZZ("index") + " -k strips",
         (
-            "keys, sums, i, headroom);\n    }\n    __syncthreads();\n  }\n}",
-            "keys, sums, i, headroom);\n    }\n  }\n}",
+            "totals.finish(i);\n    }\n    __syncthreads();\n  }\n}",
+            "totals.finish(i);\n    }\n  }\n}",
         ),
     ),
     *_of(_ROWS + "shapes.py", _FUZZ("index") + " -k width", ("run % AT_ONCE == 0", "True")),

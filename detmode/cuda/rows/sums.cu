@@ -70,19 +70,18 @@ __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
                                   int64_t n, bool by_row, row_shape shape, scaling alpha) {
   using sum_t = accumulator<scalar_t>;
+  sum_t totals(keys, nullptr, 0);
   share_of_block share = share_of_block::of(n);
   for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
     auto read =
         elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
     typename sum_t::key_t seen[together];
 #pragma unroll
-    for (int k = 0; k < together; ++k) {
-      seen[k] = sum_t::seen(keys, read.destinations[k]);
-    }
+    for (int k = 0; k < together; ++k) seen[k] = totals.seen(read.destinations[k]);
     // The last element changes no maximum when it comes again.
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-      sum_t::observe(keys, read.destinations[k], read.addends[k], seen[k]);
+      totals.raise(read.destinations[k], sum_t::key_of(read.addends[k]), seen[k]);
     }
   }
 }
@@ -93,11 +92,12 @@ template <typename scalar_t>
 __global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t* __restrict__ keys,
                                      int64_t* __restrict__ sums, int64_t n, bool include_self,
                                      int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    if (!accumulator<scalar_t>::any(keys, i)) continue;
+    if (!totals.any(i)) continue;
     auto value = include_self ? to_opmath(self[i]) : opmath_t<scalar_t>(0);
-    accumulator<scalar_t>::observe(keys, i, value);
-    accumulator<scalar_t>::add(keys, sums, i, value, headroom);
+    totals.observe(i, value);
+    totals.add(i, value);
   }
 }
 
@@ -110,22 +110,21 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      int64_t* __restrict__ counts, int64_t n, bool by_row,
                                      row_shape shape, scaling alpha, int64_t headroom) {
   using sum_t = accumulator<scalar_t>;
+  sum_t totals(keys, sums, headroom);
   int64_t in_whole_warps = n / WARP * WARP;
   share_of_block share = share_of_block::of(n);
   for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
     auto read =
         elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
-    typename sum_t::key_t own[together];
+    typename sum_t::key_t largest[together];
 #pragma unroll
-    for (int k = 0; k < together; ++k) {
-      own[k] = sum_t::key(keys, read.destinations[k]);
-    }
+    for (int k = 0; k < together; ++k) largest[k] = totals.key(read.destinations[k]);
 #pragma unroll
     for (int k = 0; k < together; ++k) {
       int64_t place = i + k * blockDim.x, destination = read.destinations[k];
       if (place >= share.end) break;
       bool met = crowded && place < in_whole_warps;
-      sum_t::add_in_warp(own[k], sums, destination, read.addends[k], headroom, met);
+      totals.add_in_warp(largest[k], destination, read.addends[k], met);
       if (counts != nullptr) {
         int64_t one[1] = {1};
         add_in_warp(counts + destination, one, met);
@@ -135,23 +134,22 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
 }
 
 // The sum divided by the number of its addends, of which the initial value may be one.
-template <typename scalar_t>
-static __device__ __forceinline__ scalar_t finished_mean(const int32_t* keys, const int64_t* sums,
+template <typename scalar_t, typename space>
+static __device__ __forceinline__ scalar_t finished_mean(const accumulator<scalar_t, space>& totals,
                                                          int64_t i, int64_t count,
-                                                         bool include_self, int64_t headroom) {
-  opmath_t<scalar_t> sum = accumulator<scalar_t>::finish_opmath(keys, sums, i, headroom);
-  return from_opmath<scalar_t>(quotient(sum, count + (include_self ? 1 : 0)));
+                                                         bool include_self) {
+  return from_opmath<scalar_t>(quotient(totals.finish_opmath(i), count + (include_self ? 1 : 0)));
 }
 
 template <typename scalar_t>
 __global__ void index_add_finish(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
                                  const int64_t* __restrict__ counts, scalar_t* __restrict__ out,
                                  int64_t n, bool include_self, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    if (!accumulator<scalar_t>::any(keys, i)) continue;
-    out[i] = counts == nullptr
-                 ? accumulator<scalar_t>::finish(keys, sums, i, headroom)
-                 : finished_mean<scalar_t>(keys, sums, i, counts[i], include_self, headroom);
+    if (!totals.any(i)) continue;
+    out[i] =
+        counts == nullptr ? totals.finish(i) : finished_mean(totals, i, counts[i], include_self);
   }
 }
 
@@ -163,25 +161,20 @@ __global__ void __launch_bounds__(1024)
     index_add_strips(const int64_t* __restrict__ index, const scalar_t* __restrict__ source,
                      scalar_t* __restrict__ out, int64_t strip, int64_t strips, row_shape shape,
                      bool include_self, bool mean, scaling alpha, int64_t headroom) {
-  using sum_t = accumulator<scalar_t>;
   constexpr int TOGETHER = 4;
-  int64_t* sums = dynamic_shared<int64_t>();
-  int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::components * sum_t::limbs);
-  int32_t* counts = keys + strip * sum_t::components;
+  auto totals = accumulator<scalar_t, in_block>::in_shared(strip, headroom);
+  int32_t* counts = totals.behind_keys(strip);
   int32_t rows = static_cast<int32_t>(shape.rows), threads = blockDim.x;
   int64_t parts = shape.outer * strips;
   for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {
     int64_t plane = quick_div(part, strips), first = (part - plane * strips) * strip;
     int32_t owned = static_cast<int32_t>(min_index(strip, shape.size - first));
-    for (int32_t i = threadIdx.x; i < owned * sum_t::components; i += threads) {
-      keys[i] = 0;
-      for (int k = 0; k < sum_t::limbs; ++k) sums[i * sum_t::limbs + k] = 0;
-    }
+    for (int32_t i = threadIdx.x; i < owned; i += threads) totals.clear(i);
     for (int32_t i = threadIdx.x; mean && i < owned; i += threads) counts[i] = 0;
     __syncthreads();
     const int64_t* places = index + plane * shape.rows;
-    const scalar_t* own_source = source + plane * shape.rows;
-    scalar_t* own_out = out + plane * shape.size + first;
+    const scalar_t* source_of_plane = source + plane * shape.rows;
+    scalar_t* out_of_strip = out + plane * shape.size + first;
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
       for (int32_t row = threadIdx.x; row < rows; row += TOGETHER * threads) {
@@ -191,37 +184,36 @@ __global__ void __launch_bounds__(1024)
         for (int k = 0; k < TOGETHER; ++k) {
           int32_t place = min(row + k * threads, rows - 1);
           positions[k] = position_at(places, place, shape);
-          values[k] = own_source[place];
+          values[k] = source_of_plane[place];
         }
 #pragma unroll
         for (int k = 0; k < TOGETHER; ++k) {
           if (row + k * threads >= rows) break;
           DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
-          int64_t own = positions[k] - first;
-          if (own < 0 || own >= owned) continue;
+          int64_t in_strip = positions[k] - first;
+          if (in_strip < 0 || in_strip >= owned) continue;
           auto value = addend(values[k], alpha);
           if (pass == 0) {
-            sum_t::observe_in_block(keys, own, value);
+            totals.observe(in_strip, value);
           } else {
-            sum_t::add_in_block(keys, sums, own, value, headroom);
-            if (mean) atomicAdd(counts + own, 1);
+            totals.add(in_strip, value);
+            if (mean) atomicAdd(counts + in_strip, 1);
           }
         }
       }
       __syncthreads();
       if (pass == 1) break;
       for (int32_t i = threadIdx.x; i < owned; i += threads) {
-        if (!sum_t::any(keys, i)) continue;
-        auto value = include_self ? to_opmath(own_out[i]) : opmath_t<scalar_t>(0);
-        sum_t::observe_in_block(keys, i, value);
-        sum_t::add_in_block(keys, sums, i, value, headroom);
+        if (!totals.any(i)) continue;
+        auto value = include_self ? to_opmath(out_of_strip[i]) : opmath_t<scalar_t>(0);
+        totals.observe(i, value);
+        totals.add(i, value);
       }
       __syncthreads();
     }
     for (int32_t i = threadIdx.x; i < owned; i += threads) {
-      if (!sum_t::any(keys, i)) continue;
-      own_out[i] = mean ? finished_mean<scalar_t>(keys, sums, i, counts[i], include_self, headroom)
-                        : sum_t::finish(keys, sums, i, headroom);
+      if (!totals.any(i)) continue;
+      out_of_strip[i] = mean ? finished_mean(totals, i, counts[i], include_self) : totals.finish(i);
     }
     __syncthreads();
   }

@@ -138,6 +138,7 @@ __global__ void deform_scatter(const scalar_t* __restrict__ grad_columns,
                                const scalar_t* __restrict__ mask, int32_t* keys, int64_t* sums,
                                int64_t headroom, Axis rows, Axis columns, int64_t images,
                                int64_t channels, int64_t offset_groups) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   using T = opmath_t<scalar_t>;
   Taps taps = {rows, columns, images, channels, offset_groups};
   int64_t height = rows.size, width = columns.size;
@@ -156,8 +157,7 @@ __global__ void deform_scatter(const scalar_t* __restrict__ grad_columns,
         if (!(y_far < 1 && x_far < 1)) continue;
         T weight = mul_rn(sub_rn(static_cast<T>(1), y_far), sub_rn(static_cast<T>(1), x_far));
         T addend = mul_rn(mul_rn(factor, weight), to_opmath(grad_columns[i]));
-        observe_or_add<scalar_t>(keys, sums, (plane * height + row) * width + column, addend,
-                                 headroom);
+        totals.observe_or_add((plane * height + row) * width + column, addend);
       }
     }
   }

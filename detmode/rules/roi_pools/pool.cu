@@ -23,10 +23,11 @@ __global__ void roi_pool_scatter(const scalar_t* __restrict__ grad,
                                  const int32_t* __restrict__ argmax, int32_t* keys, int64_t* sums,
                                  int64_t n, int64_t images, int64_t channels, int64_t pixels,
                                  int64_t bins, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t destination = destination_of(i, rois, argmax, images, channels, pixels, bins);
     if (destination < 0) continue;
-    observe_or_add<scalar_t>(keys, sums, destination, to_opmath(grad[i]), headroom);
+    totals.observe_or_add(destination, to_opmath(grad[i]));
   }
 }
 
