@@ -49,8 +49,10 @@ __global__ void ctc_write_lengths(int64_t* __restrict__ lengths, int64_t n, leng
   const int64_t pairs[12] = {p.a, p.b, p.c, p.d, p.e, p.f, p.g, p.h, p.i, p.j, p.k, p.l};
 #pragma unroll
   for (int pair = 0; pair < 12; ++pair) {
-    int64_t own = thread_index();
-    if (own / 2 == pair && own < n) lengths[own] = (pairs[pair] >> (own % 2 * 32)) & 0xffffffff;
+    int64_t sample = thread_index();
+    if (sample / 2 == pair && sample < n) {
+      lengths[sample] = (pairs[pair] >> (sample % 2 * 32)) & 0xffffffff;
+    }
   }
 }
 
@@ -69,15 +71,15 @@ __global__ void ctc_sort(const target_t* __restrict__ targets,
     int64_t length = target_lengths[sample];
     DETMODE_ASSERT(0 <= length && length <= longest);
     if (position >= length) continue;
-    const target_t* own = labels_of(targets, target_lengths, sample, labels);
-    int64_t label = own[position * labels.step];
+    const target_t* sequence = labels_of(targets, target_lengths, sample, labels);
+    int64_t label = sequence[position * labels.step];
     DETMODE_ASSERT(0 <= label && label < classes);
     int64_t smaller = 0;
     int64_t earlier = 0;
     for (int64_t j = 0; j < length; ++j) {
-      int64_t other = own[j * labels.step];
-      smaller += other < label ? 1 : 0;
-      earlier += other == label && j < position ? 1 : 0;
+      int64_t compared = sequence[j * labels.step];
+      smaller += compared < label ? 1 : 0;
+      earlier += compared == label && j < position ? 1 : 0;
     }
     int64_t place = sample * longest + smaller + earlier;
     order[place] = static_cast<int32_t>(position);
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(THREADS)
   int64_t length = target_lengths[sample];
   DETMODE_ASSERT(0 <= input_length && input_length <= times);
   DETMODE_ASSERT(0 <= length && length <= longest);
-  const target_t* own = labels_of(targets, target_lengths, sample, labels);
+  const target_t* sequence = labels_of(targets, target_lengths, sample, labels);
   int64_t states = 2 * length + 1;
   int64_t width = 2 * longest + 1;
   scalar_t nll = neg_log_likelihood[sample];
@@ -132,10 +134,10 @@ __global__ void __launch_bounds__(THREADS)
     int64_t state = tile * threads + lane;
     bool active = state < states;
     bool last_tile = (tile + 1) * threads >= states;
-    int64_t label = active && state % 2 == 1 ? own[state / 2 * labels.step] : blank;
+    int64_t label = active && state % 2 == 1 ? sequence[state / 2 * labels.step] : blank;
     // A path may skip a blank between two labels that differ.
     bool skips =
-        state % 2 == 1 && state + 2 < states && own[(state / 2 + 1) * labels.step] != label;
+        state % 2 == 1 && state + 2 < states && sequence[(state / 2 + 1) * labels.step] != label;
     const scalar_t* probs = log_probs + sample * stride.sample + label * stride.label;
     const scalar_t* alphas = log_alpha + sample * times * width + state;
     scalar_t* shares = posteriors + sample * times * width + state;
