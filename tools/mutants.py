@@ -68,7 +68,7 @@ KERNELS = (
         ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
     ),
     *_of(
-        _ROWS + "sums.cu",
+        _ROWS + "integer_sums.cu",
         _FUZZ("scatter"),
         (
             "auto value = include_self ? to_opmath(self[i])",
@@ -87,26 +87,26 @@ KERNELS = (
         ("min_index(first + k * blockDim.x, end - 1)", "min_index(first + k, end - 1)"),
     ),
     *_of(
-        _ROWS + "sums.cu",
+        _ROWS + "integer_sums.cu",
         "tests/rules/test_bits.py -k race --family scatter_reduce",
         ("if (mean) atomicAdd(counts + in_strip, 1);", "if (mean) counts[in_strip] += 1;"),
     ),
     *_of(
-        _ROWS + "sums.cu",
+        _ROWS + "sorted_rows.cu",
         "tests/rules/test_index_fuzz.py -k narrow_ones",
         (
-            "if (!wide || own >= 0) {\n              loaded.initial = store.initial(own);",
-            "loaded.initial = store.initial(own >= 0 ? own : 0);\n"
-            "            if (!wide || own >= 0) {",
+            "if (!wide || destination >= 0) {\n      loaded.initial = out.initial(destination);",
+            "loaded.initial = out.initial(destination >= 0 ? destination : 0);\n"
+            "    if (!wide || destination >= 0) {",
         ),
     ),
     *_of(
         _INCLUDE + "segment_reduce.cuh",
         _FUZZ("index"),
-        ("carry(2 * p + 1, run_key, identity);", "carry(2 * p + 1, run_key, run);"),
+        ("carry(2 * p + 1, run_key, nothing);", "carry(2 * p + 1, run_key, run);"),
         ("if (first_run && !last_launch) {", "if (!last_launch) {"),
-        ("if (leads) carry(2 * p + 1, identity);", "if (leads) carry(2 * p + 1, run);"),
-        ("store(own, joins ? op(earlier, run) : run, start);", "store(own, run, start);"),
+        ("carry(2 * p + 1, nothing);", "carry(2 * p + 1, run);"),
+        ("joins ? earlier.plus(run) : run, start);", "run, start);"),
     ),
     *_of(
         _ROWS + "sort.cu",
@@ -229,7 +229,10 @@ KERNELS = (
         _RULES + "histograms/kernels.cu",
         "tests/rules/test_truth.py tests/rules/test_bits.py --family histograms",
         ("values[b] <= high", "values[b] < high"),
-        ("atomic_add(counts + b, static_cast<int64_t>(own[b]))", "counts[b] += own[b]"),
+        (
+            "atomic_add(counts + b, static_cast<int64_t>(block_counts[b]))",
+            "counts[b] += block_counts[b]",
+        ),
     ),
     *_of(
         _RULES + "nll_loss2d/kernels.cu",
@@ -400,8 +403,8 @@ KERNELS = (
     *_of(
         _ROWS + "assign.cu",
         _FUZZ("max_unpool"),
-        ("load_in_block(owners + own) < from", "load_in_block(owners + own) > from"),
-        ("own_source[owners[i]]", "own_source[owners[0]]"),
+        ("load_in_block(owners + in_strip) < from", "load_in_block(owners + in_strip) > from"),
+        ("source_of_plane[owners[i]]", "source_of_plane[owners[0]]"),
     ),
     *_of(
         _RULES + "deform_conv2d/kernels.cu",
@@ -421,7 +424,7 @@ KERNELS = (
     *_of(
         _RULES + "ctc_loss/kernels.cu",
         _FUZZ("ctc_loss"),
-        ("other == label && j < position ? 1 : 0", "other == label && j <= position ? 1 : 0"),
+        ("compared == label && j < position", "compared == label && j <= position"),
     ),
     *_of(
         _ROWS + "extrema.cu",
@@ -908,7 +911,7 @@ CERTIFICATES = (
 # What no sample reaches: a second strip, what a failure leaves, the edges of shapes and versions.
 UNSEEN = (
     *_of(
-        _ROWS + "sums.cu",
+        _ROWS + "integer_sums.cu",
         _FUZZ("index") + " -k strips",
         (
             "totals.finish(i);\n    }\n    __syncthreads();\n  }\n}",

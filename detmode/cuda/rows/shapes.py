@@ -21,7 +21,7 @@ from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.strips import Strips, strips_of
 
 PIECE = 64
-"""Rows that one thread adds one after the other; the same number as in sums.cu."""
+"""Rows that one thread adds one after the other; the same number as in row_runs.cuh."""
 
 SHARE = 8
 """Of a piece of wide rows, those of which one thread adds up the runs that begin there."""

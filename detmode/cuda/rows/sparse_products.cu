@@ -44,6 +44,35 @@ struct factor<complex<T>> {
   }
 };
 
+// Entries of the sparse matrix, and one group of columns of the dense one.
+template <typename scalar_t, int width, typename key_t>
+struct entries_by_columns : keyed_rows<row_sum<scalar_t>, width, key_t> {
+  using runs_t = neighbours<row_sum<scalar_t>, width>;
+  using pack_t = typename runs_t::pack_t;
+  struct entry_and_row {
+    scalar_t entry;
+    pack_t row;
+  };
+  const int32_t* order;
+  const int64_t* columns;
+  const scalar_t* values;
+  const scalar_t* dense;
+  int64_t rows, size;
+  scaling alpha;
+  __device__ __forceinline__ entry_and_row load(int64_t entry) const {
+    int64_t place = order == nullptr ? entry : order[entry], column = columns[place];
+    DETMODE_ASSERT(column >= 0 && column < size);
+    DETMODE_ASSERT(this->key(entry) >= 0 && this->key(entry) < rows);
+    return {values[place], *reinterpret_cast<const pack_t*>(dense + column * this->out.inner)};
+  }
+  __device__ __forceinline__ runs_t value(const entry_and_row& loaded) const {
+    auto entry = factor<scalar_t>::of(loaded.entry, alpha);
+    runs_t runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = entry.times(loaded.row.lane[k]);
+    return runs;
+  }
+};
+
 // The first launch of row_runs.cuh's order: the entries, sorted by row, in the order in which they
 // are stored. `keys` holds their rows; where `order` is not null, it is the stable sort that gave
 // them, and `columns` and `values` are not sorted. `dense` is [size, shape.inner].
@@ -53,36 +82,16 @@ __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __res
                             const scalar_t* __restrict__ values, const scalar_t* __restrict__ dense,
                             scalar_t* __restrict__ out, double* __restrict__ carries,
                             row_shape shape, int64_t size, bool include_self, scaling alpha) {
-  using row_t = row_sum<scalar_t>;
-  using runs_t = neighbours<row_t, width>;
-  using pack_t = pack_of<scalar_t, width>;
-  struct entry_and_row {
-    scalar_t entry;
-    pack_t row;
-  };
-  runs_t* carried = reinterpret_cast<runs_t*>(carries);
+  auto* carried = reinterpret_cast<neighbours<row_sum<scalar_t>, width>*>(carries);
   int64_t entries = shape.rows, inner = shape.inner, groups = inner / width;
   int64_t all = segment_pieces<PIECE>(entries) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, first = group * width;
-    segment_piece<PIECE>(
-        piece, entries, [&](int64_t entry) { return keys[entry]; },
-        [&](int64_t entry) {
-          int64_t place = order == nullptr ? entry : order[entry], column = columns[place];
-          DETMODE_ASSERT(column >= 0 && column < size);
-          DETMODE_ASSERT(keys[entry] >= 0 && keys[entry] < shape.size);
-          return entry_and_row{values[place],
-                               *reinterpret_cast<const pack_t*>(dense + column * inner + first)};
-        },
-        [&](const entry_and_row& loaded) {
-          auto entry = factor<scalar_t>::of(loaded.entry, alpha);
-          runs_t runs;
-          for (int k = 0; k < width; ++k) runs.lane[k] = entry.times(loaded.row.lane[k]);
-          return runs;
-        },
-        [](const runs_t& earlier, const runs_t& later) { return earlier.plus(later); },
-        runs_t::nothing(),
-        row_store<row_t, width, key_t>{out + first, nullptr, 0, 0, inner, include_self},
-        [&](int64_t slot, key_t, const runs_t& runs) { carried[slot * groups + group] = runs; });
+    auto* to = out + first;
+    row_store<row_sum<scalar_t>, width, key_t> store{to, nullptr, 0, 0, inner, include_self};
+    keyed_rows<row_sum<scalar_t>, width, key_t> keyed{keys, store, {carried, groups, group}};
+    entries_by_columns<scalar_t, width, key_t> by_columns{
+        keyed, order, columns, values, dense + first, shape.size, size, alpha};
+    segment_piece<PIECE>(piece, entries, by_columns);
   }
 }

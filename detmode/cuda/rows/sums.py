@@ -40,7 +40,7 @@ from detmode.cuda.rows.shapes import (
     sorts_rows,
 )
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
-from detmode.cuda.rows.source import SOURCE, TOGETHER, widths
+from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
 
 THREADS = 256
 """Of a block that reduces carries."""
@@ -157,7 +157,7 @@ def _strips(
 ) -> UnsizedLaunch:
     """The launch of sums in shared memory."""
     return UnsizedLaunch(
-        SOURCE, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
+        INTEGERS, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
         threads, shared, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
@@ -201,7 +201,7 @@ def _integers(
     counts: dict[str, Any] = {} if mean else {"counts": None}
 
     def unsized(kernel: str, types: str, *open: str, **numbers: Any) -> UnsizedLaunch:
-        return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", open, **numbers)
+        return UnsizedLaunch(INTEGERS, f"index_add_{kernel}<{types}>", open, **numbers)
 
     reading = f"{scalar}, {str(crowded).lower()}, {together}"
     return (
@@ -304,7 +304,7 @@ def _few(
 ) -> UnsizedLaunch:
     """The launch that reduces few rows."""
     return UnsizedLaunch(
-        SOURCE, f"few_rows<{name}, {width}>", ("shape",),
+        FEW, f"few_rows<{name}, {width}>", ("shape",),
         by_row=by_row, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
@@ -317,9 +317,9 @@ def _sorted(
     types = f"{row.name}, {row.width}, {ctype(key)}"
     numbers = {"include_self": include_self, "alpha": _scaling(scale)}
     if row.wide:
-        rows = UnsizedLaunch(SOURCE, f"wide_rows<{types}>", ("shape",), **numbers)
+        rows = UnsizedLaunch(SORTED, f"wide_rows<{types}>", ("shape",), **numbers)
         return rows, carrying(f"{types}, true", include_self)
-    rows = UnsizedLaunch(SOURCE, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
+    rows = UnsizedLaunch(SORTED, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
     return rows, carrying(types, include_self, mean)
 
 
@@ -349,7 +349,7 @@ def _reduce_sorted(
 def carrying(types: str, include_self: bool, mean: bool = False) -> UnsizedLaunch:
     """The launch that reduces what pieces carry, for these template arguments."""
     return UnsizedLaunch(
-        SOURCE, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
+        SORTED, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
         include_self=include_self, mean=mean,
     )  # fmt: skip
 
