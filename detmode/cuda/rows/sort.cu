@@ -79,6 +79,11 @@ static __device__ __forceinline__ begins sums_before(begins counts) {
   return before;
 }
 
+// The digits' width in bits, how many passes sort by one each, and how many have.
+struct digit_passes {
+  int64_t width, passes, done;
+};
+
 // Sorts by the digit of one pass, or alone by those of all. The first launch reads `index`, which
 // is checked here, where neighbouring threads read neighbours: no launch reads it again. Later ones
 // read what the one before wrote.
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(THREADS)
     sort_tiles(const int64_t* __restrict__ index, const key_t* __restrict__ keys_read,
                const int32_t* __restrict__ order_read, key_t* __restrict__ keys,
                int32_t* __restrict__ order, int32_t* __restrict__ counters, int64_t n, int64_t size,
-               int64_t width, int64_t passes, int64_t done, bool wraps) {
+               digit_passes digits, bool wraps) {
+  int64_t width = digits.width, passes = digits.passes, done = digits.done;
   __shared__ __align__(16) union {
     uint16_t counts[WARPS][DIGITS];
     int32_t words[TILE];
