@@ -65,7 +65,7 @@ KERNELS = (
     *_of(
         _INCLUDE + "owner.cuh",
         "tests/rules/test_bits.py -k race --family index_copy",
-        ("atomic_max(owners + destination, position);", "owners[destination] = position;"),
+        ("raise_to(owners + destination, position);", "owners[destination] = position;"),
     ),
     *_of(
         _ROWS + "integer_sums.cu",
@@ -403,7 +403,7 @@ KERNELS = (
     *_of(
         _ROWS + "assign.cu",
         _FUZZ("max_unpool"),
-        ("load_in_block(owners + in_strip) < from", "load_in_block(owners + in_strip) > from"),
+        ("raise_in_block(owners + in_strip, from)", "owners[in_strip] = from"),
         ("source_of_plane[owners[i]]", "source_of_plane[owners[0]]"),
     ),
     *_of(

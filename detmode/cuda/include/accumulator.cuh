@@ -223,10 +223,9 @@ static __device__ __forceinline__ T component_of(complex<T> x, int component) {
 
 }  // namespace accumulator_detail
 
-// Keys and sums in memory. A stale key only costs an atomic that changes nothing; most addends of a
-// crowded destination need none, as they ask before.
+// Keys and sums in memory.
 struct in_memory {
-  static __device__ __forceinline__ int32_t seen(const int32_t* key) { return load_relaxed(key); }
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { raise_to(key, to); }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
     if (part != 0) atomic_add(limb, part);
   }
@@ -234,7 +233,9 @@ struct in_memory {
 
 // Keys and sums in a block's shared memory.
 struct in_block {
-  static __device__ __forceinline__ int32_t seen(const int32_t* key) { return load_in_block(key); }
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t to) {
+    raise_in_block(key, to);
+  }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
     add_in_block(limb, part);
   }
@@ -350,13 +351,12 @@ class accumulator {
   }
   __device__ __forceinline__ key_t seen(int64_t destination) const {
     key_t key;
-    for (int c = 0; c < components; ++c) key.of[c] = space::seen(key_at(destination, c));
+    for (int c = 0; c < components; ++c) key.of[c] = load_relaxed(key_at(destination, c));
     return key;
   }
   __device__ __forceinline__ void raise(int64_t destination, key_t key, key_t seen = {}) const {
     for (int c = 0; c < components; ++c) {
-      int32_t* at = key_at(destination, c);
-      if (seen.of[c] < key.of[c] && space::seen(at) < key.of[c]) atomicMax(at, key.of[c]);
+      if (seen.of[c] < key.of[c]) space::raise(key_at(destination, c), key.of[c]);
     }
   }
   __device__ __forceinline__ key_t key(int64_t destination) const {

@@ -94,9 +94,7 @@ __global__ void __launch_bounds__(1024)
         DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
         int64_t in_strip = positions[k] - first;
         int32_t from = min(row + k * threads, rows - 1);
-        if (in_strip >= 0 && in_strip < owned && load_in_block(owners + in_strip) < from) {
-          atomicMax(owners + in_strip, from);
-        }
+        if (in_strip >= 0 && in_strip < owned) raise_in_block(owners + in_strip, from);
       }
     }
     __syncthreads();

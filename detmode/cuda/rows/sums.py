@@ -7,6 +7,7 @@ are added, in memory or in a block's shared memory, goes by the GPU too, and cha
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -162,12 +163,8 @@ def _strips(
     )  # fmt: skip
 
 
-class Scaling(NamedTuple):
-    """The struct of ``row_runs.cuh``: whether addends have a factor, and which."""
-
-    scaled: bool
-    re: float
-    im: float
+Scaling = namedtuple("Scaling", "scaled re im")
+"""The struct of ``scaling.cuh``: whether addends have a factor, and which."""
 
 
 def _scaling(scale: tuple[str, str] | None) -> Scaling:
