@@ -46,7 +46,7 @@ def ctc_loss_backward(
         targets: (N, S), padded, or all labels in one dimension; int32 or int64.
         input_lengths: N lengths, at most T, a list or a tensor of integers. A tensor on the device
             of ``log_probs`` stays there; ATen copies it to the CPU.
-        target_lengths: N lengths, likewise.
+        target_lengths: N lengths of targets, given as those of inputs are.
         neg_log_likelihood: (N,), from the forward operator.
         log_alpha: (N, T, 2 S + 1), from the forward operator, S the longest target.
         blank: the class between labels.

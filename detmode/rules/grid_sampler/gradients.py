@@ -13,7 +13,7 @@ from detmode.cuda import UnsizedLaunch, ctype, planned
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.sums import MANY, in_memory, plan_sums
+from detmode.rules.grid_sampler.sums import MANY, Sampled, in_memory, plan_sums
 
 THREADS, RUNS = 256, 8
 """Threads of a block, the same in kernels.cu, and into how many runs it cuts many channels."""
@@ -61,10 +61,8 @@ def plan(
     # The coordinates are the grid's channels.
     grid_stride = strides_of((by_grid[0], by_grid[-1]) + by_grid[1:-1])
     extents = sizes_of(input_size), sizes_of(output_size), strides_of(grad[1]), grid_stride
-    pixels, dtype = prod(sizes), dtypes[0]
-    scatter = plan_sums(
-        launches, how, dims, dtype, n, channels, pixels, per_image, extents, most_shared
-    )
+    sampled, dtype = Sampled(n, channels, prod(sizes), per_image, extents), dtypes[0]
+    scatter = plan_sums(launches, how, dims, dtype, sampled, most_shared)
     gather = None
     if how.interpolation != NEAREST and samples * channels:
         runs = RUNS if channels >= 4 * RUNS and samples < MANY else 1

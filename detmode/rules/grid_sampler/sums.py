@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,16 +30,30 @@ MOST_STRIPS = 6
 the channel's samples."""
 
 
+class Sampled(NamedTuple):
+    """The sizes of what is sampled.
+
+    Args:
+        images: in the input.
+        channels: of an image.
+        pixels: of a channel.
+        samples: of a channel, in the output.
+        extents: the kernels' :data:`~.sampling.EXTENTS`.
+    """
+
+    images: int
+    channels: int
+    pixels: int
+    samples: int
+    extents: Sequence[tuple[int, ...]]
+
+
 def plan_sums(
     launches: tuple[UnsizedLaunch, UnsizedLaunch],
     how: Sampling,
     dims: int,
     dtype: torch.dtype,
-    n: int,
-    channels: int,
-    pixels: int,
-    samples: int,
-    extents: Sequence[tuple[int, ...]],
+    sampled: Sampled,
     most_shared: int,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.
@@ -48,14 +63,11 @@ def plan_sums(
         how: the input is sampled.
         dims: of an image.
         dtype: of the input.
-        n: images.
-        channels: of each image.
-        pixels: of each channel.
-        samples: likewise.
-        extents: the kernels' :data:`~.sampling.EXTENTS`.
+        sampled: the sizes.
         most_shared: bytes of shared memory that a block may have.
     """
-    taps, planes = TAPS[how.interpolation], n * channels
+    images, channels, pixels, samples, extents = sampled
+    taps, planes = TAPS[how.interpolation], images * channels
     numel, bits = planes * samples, headroom(samples * taps**dims)
     # As in kernels.cu: 16 taps and more need more registers.
     threads = 1024 if taps < 4 else 512
@@ -71,7 +83,7 @@ def plan_sums(
     add, finish = launches
     return partial(
         _add_up,
-        add.of_threads(n * samples * groups, groups, per_thread, *extents, bits),
+        add.of_threads(images * samples * groups, groups, per_thread, *extents, bits),
         # Packed at each call: that takes half a microsecond, and a plan more than one.
         partial(finish.launch, -(-planes * pixels // 2), planes * pixels, bits),
     )
@@ -108,7 +120,7 @@ def in_memory(
     Raises:
         Exception: as ATen, for modes and dtypes.
     """
-    check_how(name, how.interpolation, how.padding, dtypes)
+    check_how(name, how, dtypes)
     dtype = dtypes[0]
     entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
     open = ("groups", "per_thread", *EXTENTS, "headroom")
