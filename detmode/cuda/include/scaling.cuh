@@ -1,9 +1,9 @@
-// What is done to an addend before a sum, and to a sum after it: index_add's alpha, and a mean.
+// What is done to an addend before a sum, and to a sum after it.
 #pragma once
 
 #include "dtype.cuh"
 
-// The factor of all addends, index_add's alpha: re + im * i, where they are `scaled` at all.
+// The factor of all addends where they are `scaled`, index_add's alpha: re + im * i.
 struct scaling {
   bool scaled;
   double re, im;

@@ -45,7 +45,6 @@ struct elements {
   }
 };
 
-// Integer maxima: any order gives the same.
 template <typename scalar_t, int together>
 __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   const scalar_t* __restrict__ source, int32_t* __restrict__ keys,
@@ -82,8 +81,7 @@ __global__ void index_add_admit_self(const scalar_t* __restrict__ self, int32_t*
   }
 }
 
-// Integer additions: any order and grouping gives the same. Threads of one warp meet where no more
-// than CROWDED_COLUMNS lie side by side.
+// Threads of one warp meet where no more than CROWDED_COLUMNS lie side by side.
 template <typename scalar_t, bool crowded, int together>
 __global__ void index_add_accumulate(const int64_t* __restrict__ index,
                                      const scalar_t* __restrict__ source,

@@ -1,9 +1,8 @@
-// Several indices as one.
+// The row-major position of several indices, one index a launch: keys = keys * size + index.
 #include "index.cuh"
 
-// keys = keys * size + index: the row-major position of several indices, one index a launch.
-// Where nothing is `before` it, the first index writes them. A negative index counts from the end
-// where `wraps`.
+// Where nothing is `before` it, the first index writes the keys. A negative index counts from the
+// end where `wraps`.
 __global__ void index_put_linearize(const int64_t* __restrict__ index, int64_t* __restrict__ keys,
                                     int64_t n, int64_t size, bool before, bool wraps) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
