@@ -118,13 +118,18 @@ RACES = (
         (
             "owner.cuh",
             "elect_last",
-            "atomic_max(owners + destination, position)",
+            "raise_to(owners + destination, position)",
             "owners[destination] = position",
         ),
     ),
     *_seen_by(
         "test_bits.py -k race --family scatter_reduce",
-        ("sums.cu", "index_add_strips", "atomicAdd(counts + own, 1)", "counts[own] += 1"),
+        (
+            "integer_sums.cu",
+            "index_add_strips",
+            "atomicAdd(counts + in_strip, 1)",
+            "counts[in_strip] += 1",
+        ),
     ),
     *_seen_by(
         "test_bits.py -k race --family histograms",
@@ -306,10 +311,13 @@ RANKS = (
 UNSEEN = (
     *_seen_by(
         "index/test_properties.py",
-        ("shapes.py", "are_wide", "run % AT_ONCE == 0", "True"),
+        ("ways.py", "_are_wide", "run % AT_ONCE == 0", "True"),
         ("index/launch.py", "index_put", "masks == [True]", "any(masks)"),
     ),
-    *_seen_by("scatter/test_properties.py", ("sums.cu", "read", "k * blockDim.x", "k")),
+    *_seen_by(
+        "rows/test_rows.py",
+        ("integer_sums.cu", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
+    ),
     *_seen_by(
         "test_accumulator.py",
         ("accumulator.cuh", "scale", "parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),

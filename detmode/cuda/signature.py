@@ -18,7 +18,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^()]*)\)")
 _STRUCT = re.compile(r"struct\s+(\w+)\s*\{([^{}]*)\}\s*;")
-_MEMBERS = re.compile(r"\s*(int64_t|double)\s+(\w+(?:\s*,\s*\w+)*)\s*")
+_MEMBERS = re.compile(r"\s*(int64_t|bool|double)\s+(\w+(?:\s*,\s*\w+)*)\s*")
 _CODES = {"int64_t": "q", "bool": "q", "double": "d"}
 _PYTHON = {
     "pointer": "a Tensor or None",
@@ -34,7 +34,7 @@ class Parameter(NamedTuple):
     Args:
         name: as the kernel calls it.
         kind: ``"pointer"``, ``"int64_t"``, ``"bool"``, ``"double"``, or the name of a struct.
-        members: of a struct, in order: name and kind, ``"int64_t"`` or ``"double"``.
+        members: of a struct, in order: name and kind, ``"int64_t"``, ``"bool"`` or ``"double"``.
     """
 
     name: str
@@ -65,7 +65,7 @@ def kernels_of(text: str) -> dict[str, tuple[Parameter, ...]]:
 
 
 def _members(body: str) -> tuple[tuple[str, str], ...]:
-    """The members of a plain struct of ``int64_t`` and ``double``; none of another one."""
+    """The members of a plain struct of numbers; none of another one."""
     declarations = [_MEMBERS.fullmatch(line) for line in body.split(";")[:-1]]
     return tuple(
         (name.strip(), found[1])
@@ -178,7 +178,7 @@ class KernelSignature:
             if kind not in _PYTHON and not members:
                 raise ValueError(
                     f"{where}: parameter {name!r} is of type {kind}; a kernel takes pointers, "
-                    "int64_t, double, bool, and plain structs of int64_t and double"
+                    "int64_t, double, bool, and plain structs of these three"
                 )
             if kind == "pointer":
                 self.offsets.append(next(pointer_words))

@@ -78,7 +78,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The file and its folder, such as `"rows/sums.cu"`."""
+        """The file and its folder, such as `"rows/sort.cu"`."""
         return f"{self.path.parent.name}/{self.path.name}"
 
     # On the host, other people's sources need more: see detmode/cuda/host/foreign.py.

@@ -29,7 +29,7 @@ class Warmed:
     Args:
         device: the device that runs them.
         compiled: the kernels that this process compiled, such as
-            ``"rows/sums.cu: index_add_observe<float, 1>"``.
+            ``"rows/integer_sums.cu: index_add_observe<float, 1>"``.
         found: those that it found: loaded, in the cache, beside the package, or compiled by another
             process meanwhile.
         seconds: the time that it took.

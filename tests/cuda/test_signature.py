@@ -70,6 +70,21 @@ def test_structs_travel_by_value() -> None:
     assert output.tolist() == [1, 2, 12, 4]
 
 
+class Factor(NamedTuple):
+    scaled: bool
+    re: float
+
+
+def test_structs_with_bools(tmp_path: Path) -> None:
+    """A bool arrives as its struct's member, which fills a word as the others do."""
+    text = "__global__ void f(double* x, factor by) { x[0] = by.scaled; x[1] = by.re; }\n"
+    source = source_in(tmp_path, "struct factor { bool scaled; double re; };\n" + text, "f")
+    x = torch.zeros(2, dtype=torch.float64)
+    for by in (Factor(False, 2.0), Factor(True, 0.5)):
+        launch(source, "f", 1, x=x, by=by)
+        assert x.tolist() == [by.scaled, by.re]
+
+
 @pytest.mark.parametrize(
     ("both", "error", "message"),
     [
@@ -260,7 +275,7 @@ def test_a_launch_whose_size_is_to_come() -> None:
 def test_declarations() -> None:
     """Templates, bounds, comments and structs are read as a compiler reads them."""
     kernels = kernels_of("""
-        struct axis { int64_t size, out; double scale; };
+        struct axis { int64_t size, out; bool wraps; double scale; };
         struct Other { int64_t size; int32_t narrow; };
         template <typename T>
         __global__ void __launch_bounds__(256, sizeof(T) == 8 ? 2 : 3)
@@ -268,7 +283,7 @@ def test_declarations() -> None:
                  const axis w, T* out, Other other) {}
         __global__ void none() {}
     """)
-    members = (("size", "int64_t"), ("out", "int64_t"), ("scale", "double"))
+    members = (("size", "int64_t"), ("out", "int64_t"), ("wraps", "bool"), ("scale", "double"))
     assert kernels["none"] == ()
     assert kernels["sums"] == (
         ("keys", "pointer", ()),

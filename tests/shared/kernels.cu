@@ -37,8 +37,9 @@ template <typename scalar_t>
 __global__ void accumulate_keys(const scalar_t* __restrict__ source,
                                 const int64_t* __restrict__ index, int32_t* __restrict__ keys,
                                 int64_t n) {
+  accumulator<scalar_t> totals(keys, nullptr, 0);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    accumulator<scalar_t>::observe(keys, index[i], to_opmath(source[i]));
+    totals.observe(index[i], to_opmath(source[i]));
   }
 }
 
@@ -46,8 +47,9 @@ template <typename scalar_t>
 __global__ void accumulate_sums(const scalar_t* __restrict__ source,
                                 const int64_t* __restrict__ index, const int32_t* __restrict__ keys,
                                 int64_t* __restrict__ sums, int64_t n, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    accumulator<scalar_t>::add(keys, sums, index[i], to_opmath(source[i]), headroom);
+    totals.add(index[i], to_opmath(source[i]));
   }
 }
 
@@ -55,9 +57,8 @@ template <typename scalar_t>
 __global__ void accumulate_finish(const int32_t* __restrict__ keys,
                                   const int64_t* __restrict__ sums, scalar_t* __restrict__ output,
                                   int64_t n, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    if (accumulator<scalar_t>::any(keys, i)) {
-      output[i] = accumulator<scalar_t>::finish(keys, sums, i, headroom);
-    }
+    if (totals.any(i)) output[i] = totals.finish(i);
   }
 }

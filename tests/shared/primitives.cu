@@ -49,23 +49,44 @@ __global__ void reduce_in_order(int64_t* __restrict__ output) {
   if (threadIdx.x == 0) output[0] = all.ordered && all.first == 0 ? all.last : -1;
 }
 
+template <typename scalar_t>
+struct segment_sums {
+  struct value_t {
+    scalar_t sum;
+    __device__ __forceinline__ value_t plus(value_t later) const {
+      return {sum_op<scalar_t>()(sum, later.sum)};
+    }
+    static __device__ __forceinline__ value_t nothing() { return {sum_op<scalar_t>::identity()}; }
+  };
+  const int64_t* keys;
+  const scalar_t* values;
+  int64_t* carry_keys;
+  scalar_t* carry_values;
+  scalar_t* output;
+  int64_t column, columns;
+  __device__ __forceinline__ int64_t key(int64_t j) const { return keys[j]; }
+  __device__ __forceinline__ value_t load(int64_t j) const {
+    return {values[j * columns + column]};
+  }
+  __device__ __forceinline__ value_t value(value_t loaded) const { return loaded; }
+  __device__ __forceinline__ void store(int64_t key, value_t value, value_t) const {
+    output[key * columns + column] = value.sum;
+  }
+  __device__ __forceinline__ void carry(int64_t slot, int64_t key, value_t value) const {
+    if (column == 0) carry_keys[slot] = key;
+    carry_values[slot * columns + column] = value.sum;
+  }
+};
+
 template <typename scalar_t, int piece>
 __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __restrict__ values,
                             int64_t* __restrict__ carry_keys, scalar_t* __restrict__ carry_values,
                             scalar_t* __restrict__ output, int64_t n, int64_t columns) {
   int64_t work = segment_pieces<piece>(n) * columns;
   for (int64_t i = thread_index(); i < work; i += thread_count()) {
-    int64_t column = i % columns;
-    segment_piece<piece>(
-        i / columns, n, [=](int64_t j) { return keys[j]; },
-        [=](int64_t j) { return values[j * columns + column]; },
-        [](scalar_t value) { return value; }, sum_op<scalar_t>(),
-        static_cast<scalar_t>(sum_op<scalar_t>::identity()),
-        [=](int64_t key, scalar_t value, scalar_t) { output[key * columns + column] = value; },
-        [=](int64_t slot, int64_t key, scalar_t value) {
-          if (column == 0) carry_keys[slot] = key;
-          carry_values[slot * columns + column] = value;
-        });
+    segment_piece<piece>(i / columns, n,
+                         segment_sums<scalar_t>{keys, values, carry_keys, carry_values, output,
+                                                i % columns, columns});
   }
 }
 

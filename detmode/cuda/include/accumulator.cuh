@@ -9,11 +9,10 @@
 // int64, both zero at the start. Between the passes lies the end of a launch; of a block that keeps
 // them in its shared memory, a barrier.
 //
-//   launch 1: accumulator<scalar_t>::observe(keys, destination, addend);
-//   launch 2: accumulator<scalar_t>::add(keys, limbs, destination, addend, headroom);
-//   launch 3: if (accumulator<scalar_t>::any(keys, destination))
-//               out[destination] = accumulator<scalar_t>::finish(keys, limbs, destination,
-//               headroom);
+//   accumulator<scalar_t> totals(keys, sums, headroom);
+//   launch 1: totals.observe(destination, addend);
+//   launch 2: totals.add(destination, addend);
+//   launch 3: if (totals.any(destination)) out[destination] = totals.finish(destination);
 //
 // `headroom` is ceil(log2(n + 1)) for n no less than the number of addends of any destination, the
 // initial value included where it is one. It is at most 36; the same in launches 2 and 3.
@@ -58,10 +57,10 @@ constexpr uint64_t infinity_of =
 static __device__ __forceinline__ uint64_t shift_right_rn(uint64_t value, int shift) {
   if (shift > 64) return 0;
   if (shift == 64) return value > (uint64_t(1) << 63) ? 1 : 0;
-  uint64_t kept = value >> shift;
+  uint64_t quotient = value >> shift;
   uint64_t rest = value & ((uint64_t(1) << shift) - 1);
   uint64_t middle = uint64_t(1) << (shift - 1);
-  return kept + (rest > middle || (rest == middle && (kept & 1)) ? 1 : 0);
+  return quotient + (rest > middle || (rest == middle && (quotient & 1)) ? 1 : 0);
 }
 
 // Rounds the integer high * 2^64 + low < 2^126, times 2^exponent, to the format of T, once: to
@@ -84,10 +83,10 @@ static __device__ __forceinline__ T round_to(bool negative, uint64_t high, uint6
     if (shift <= 0) {
       significand = -shift < 64 ? low << -shift : 0;
     } else if (shift < 64) {
-      uint64_t kept = (high << 1 << (63 - shift)) | (low >> shift);
+      uint64_t quotient = (high << 1 << (63 - shift)) | (low >> shift);
       uint64_t rest = low & ((uint64_t(1) << shift) - 1);
       uint64_t middle = uint64_t(1) << (shift - 1);
-      significand = kept + (rest > middle || (rest == middle && (kept & 1)) ? 1 : 0);
+      significand = quotient + (rest > middle || (rest == middle && (quotient & 1)) ? 1 : 0);
     } else {
       // `low` lies below the last place: half of it, and a sticky bit for the rest, decide.
       uint64_t sticky = (low << 1) != 0 ? 1 : 0;
@@ -128,18 +127,6 @@ struct component {
     if (exponent != 0) return ZEROS + exponent;
     if (fraction_of(word) != 0) return ZEROS + 1;
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
-  }
-
-  // `seen`: what the key was, or less. A stale read only costs an atomic that changes nothing; most
-  // addends of a crowded destination need none, if they ask again.
-  static __device__ __forceinline__ void raise(int32_t* key, int32_t own, int32_t seen) {
-    if (seen < own && load_relaxed(key) < own) atomicMax(key, own);
-  }
-
-  // The same in a block's shared memory.
-  static __device__ __forceinline__ void observe_in_block(int32_t* key, value_t addend) {
-    int32_t own = key_of(addend);
-    if (load_in_block(key) < own) atomicMax(key, own);
   }
 
   // Sets what an addend adds to the limbs; false, and nothing set, where that is nothing. An
@@ -224,157 +211,213 @@ struct component {
   }
 };
 
+// A component of a number: the number itself, unless it is complex.
+template <typename T>
+static __device__ __forceinline__ T component_of(T x, int) {
+  return x;
+}
+template <typename T>
+static __device__ __forceinline__ T component_of(complex<T> x, int component) {
+  return component == 0 ? x.re : x.im;
+}
+
 }  // namespace accumulator_detail
 
-template <typename scalar_t>
-struct accumulator {
-  using opmath_type = opmath_t<scalar_t>;
-  using part = accumulator_detail::component<opmath_type>;
-  static constexpr int components = 1, limbs = part::limbs;
+// Keys and sums in memory.
+struct in_memory {
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { raise_to(key, to); }
+  static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
+    if (part != 0) atomic_add(limb, part);
+  }
+};
 
-  // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
-  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
-                                                 opmath_type addend) {
-    raise(keys, destination, part::key_of(addend));
+// Keys and sums in a block's shared memory.
+struct in_block {
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t to) {
+    raise_in_block(key, to);
   }
-  // The same in two steps, so that the reads of several addends are in flight together.
-  using key_t = int32_t;
-  static __device__ __forceinline__ key_t seen(const int32_t* keys, int64_t destination) {
-    return load_relaxed(keys + destination);
-  }
-  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
-                                                 opmath_type addend, key_t seen) {
-    part::raise(keys + destination, part::key_of(addend), seen);
-  }
-  static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
-                                             int64_t destination, opmath_type addend,
-                                             int64_t headroom) {
-    int64_t parts[limbs];
-    set_parts(keys, sums, destination, addend, headroom, parts);
-    add_parts(sums, destination, parts);
-  }
-  // Both with a step in between, in which what threads have for one destination can be joined: the
-  // largest of their keys, the sum of their parts.
-  static __device__ __forceinline__ int32_t key_of(opmath_type addend) {
-    return part::key_of(addend);
-  }
-  static __device__ __forceinline__ void raise(int32_t* keys, int64_t destination, int32_t own) {
-    part::raise(keys + destination, own, accumulator_detail::NO_ADDEND);
-  }
-  static __device__ __forceinline__ void set_parts(const int32_t* keys, int64_t* sums,
-                                                   int64_t destination, opmath_type addend,
-                                                   int64_t headroom, int64_t (&parts)[limbs]) {
-    for (int k = 0; k < limbs; ++k) parts[k] = 0;
-    part::scale(keys[destination], sums + destination * limbs, addend, headroom, parts);
-  }
-  static __device__ __forceinline__ void add_parts(int64_t* sums, int64_t destination,
-                                                   const int64_t (&parts)[limbs]) {
-    for (int k = 0; k < limbs; ++k) {
-      if (parts[k] != 0) atomic_add(sums + destination * limbs + k, parts[k]);
-    }
-  }
-  // As add, with the destination's key; where `together` holds, all threads of a warp call it at
-  // once (crowd.cuh).
-  static __device__ __forceinline__ key_t key(const int32_t* keys, int64_t destination) {
-    return keys[destination];
-  }
-  static __device__ __forceinline__ void add_in_warp(key_t key, int64_t* sums, int64_t destination,
-                                                     opmath_type addend, int64_t headroom,
-                                                     bool together) {
-    int64_t *limb = sums + destination * limbs, parts[limbs] = {};
-    part::scale(key, limb, addend, headroom, parts);
-    ::add_in_warp(limb, parts, together);
-  }
-  // Both for keys and sums in a block's shared memory.
-  static __device__ __forceinline__ void observe_in_block(int32_t* keys, int64_t destination,
-                                                          opmath_type addend) {
-    part::observe_in_block(keys + destination, addend);
-  }
-  static __device__ __forceinline__ void add_in_block(const int32_t* keys, int64_t* sums,
-                                                      int64_t destination, opmath_type addend,
-                                                      int64_t headroom) {
-    int64_t *limb = sums + destination * limbs, parts[limbs];
-    if (!part::scale(keys[destination], limb, addend, headroom, parts)) return;
-    for (int k = 0; k < limbs; ++k) ::add_in_block(limb + k, parts[k]);
-  }
-  // Whether the destination has met an addend; without one it keeps its bits.
-  static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
-    return keys[destination] != accumulator_detail::NO_ADDEND;
-  }
-  static __device__ __forceinline__ scalar_t finish(const int32_t* keys, const int64_t* sums,
-                                                    int64_t destination, int64_t headroom) {
-    return part::template finish<scalar_t>(keys[destination], sums + destination * limbs, headroom);
-  }
-  // The sum in opmath_t, for a division (mean) before the rounding to scalar_t.
-  static __device__ __forceinline__ opmath_type finish_opmath(const int32_t* keys,
-                                                              const int64_t* sums,
-                                                              int64_t destination,
-                                                              int64_t headroom) {
-    return part::template finish<opmath_type>(keys[destination], sums + destination * limbs,
-                                              headroom);
+  static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
+    add_in_block(limb, part);
   }
 };
 
 // Complex numbers are two components with a key each, as their addition is.
-template <typename T>
-struct accumulator<complex<T>> {
-  using part = accumulator<T>;
-  static constexpr int components = 2, limbs = part::limbs;
+template <typename scalar_t, typename space = in_memory>
+class accumulator {
+  using part = accumulator_detail::component<opmath_t<real_t<scalar_t>>>;
 
-  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
-                                                 complex<T> addend) {
-    part::observe(keys, 2 * destination, addend.re);
-    part::observe(keys, 2 * destination + 1, addend.im);
-  }
+ public:
+  static constexpr int components = is_same<scalar_t, real_t<scalar_t>>::value ? 1 : 2;
+  static constexpr int limbs = part::limbs;
+  // Addends come in opmath_t: a product with a weight is not rounded to 16 bits before it is added.
+  using addend_t = opmath_t<scalar_t>;
   struct key_t {
-    int32_t re, im;
+    int32_t of[components];
   };
-  static __device__ __forceinline__ key_t seen(const int32_t* keys, int64_t destination) {
-    return key_t{part::seen(keys, 2 * destination), part::seen(keys, 2 * destination + 1)};
+
+  // What a launch only reads is const there.
+  __device__ __forceinline__ accumulator(const int32_t* keys, const int64_t* sums, int64_t headroom)
+      : keys_(const_cast<int32_t*>(keys)), sums_(const_cast<int64_t*>(sums)), headroom_(headroom) {}
+
+  // Of `destinations` in a block's dynamic shared memory; behind their sums lie their keys.
+  static __device__ __forceinline__ accumulator in_shared(int64_t destinations, int64_t headroom) {
+    int64_t* sums = dynamic_shared<int64_t>();
+    int64_t* behind = sums + destinations * components * limbs;
+    return accumulator(reinterpret_cast<int32_t*>(behind), sums, headroom);
   }
-  static __device__ __forceinline__ void observe(int32_t* keys, int64_t destination,
-                                                 complex<T> addend, key_t seen) {
-    part::observe(keys, 2 * destination, addend.re, seen.re);
-    part::observe(keys, 2 * destination + 1, addend.im, seen.im);
+  __device__ __forceinline__ int32_t* behind_keys(int64_t destinations) const {
+    return key_at(destinations, 0);
   }
-  static __device__ __forceinline__ void add(const int32_t* keys, int64_t* sums,
-                                             int64_t destination, complex<T> addend,
-                                             int64_t headroom) {
-    part::add(keys, sums, 2 * destination, addend.re, headroom);
-    part::add(keys, sums, 2 * destination + 1, addend.im, headroom);
+  __device__ __forceinline__ void clear(int64_t destination) const {
+    for (int c = 0; c < components; ++c) {
+      *key_at(destination, c) = accumulator_detail::NO_ADDEND;
+      for (int k = 0; k < limbs; ++k) limb_at(destination, c)[k] = 0;
+    }
   }
-  static __device__ __forceinline__ key_t key(const int32_t* keys, int64_t destination) {
-    return key_t{keys[2 * destination], keys[2 * destination + 1]};
+
+  __device__ __forceinline__ void observe(int64_t destination, addend_t addend) const {
+    raise(destination, key_of(addend));
   }
-  static __device__ __forceinline__ void add_in_warp(key_t key, int64_t* sums, int64_t destination,
-                                                     complex<T> addend, int64_t headroom,
-                                                     bool together) {
-    part::add_in_warp(key.re, sums, 2 * destination, addend.re, headroom, together);
-    part::add_in_warp(key.im, sums, 2 * destination + 1, addend.im, headroom, together);
+  __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {
+    for (int c = 0; c < components; ++c) {
+      int64_t parts[limbs];
+      if (!scale(*key_at(destination, c), destination, c, addend, parts)) continue;
+      for (int k = 0; k < limbs; ++k) space::add(limb_at(destination, c) + k, parts[k]);
+    }
   }
-  static __device__ __forceinline__ void observe_in_block(int32_t* keys, int64_t destination,
-                                                          complex<T> addend) {
-    part::observe_in_block(keys, 2 * destination, addend.re);
-    part::observe_in_block(keys, 2 * destination + 1, addend.im);
+  // For a kernel that is launched twice: without sums it observes its addends.
+  __device__ __forceinline__ void observe_or_add(int64_t destination, addend_t addend) const {
+    if (sums_ == nullptr) {
+      observe(destination, addend);
+    } else {
+      add(destination, addend);
+    }
   }
-  static __device__ __forceinline__ void add_in_block(const int32_t* keys, int64_t* sums,
-                                                      int64_t destination, complex<T> addend,
-                                                      int64_t headroom) {
-    part::add_in_block(keys, sums, 2 * destination, addend.re, headroom);
-    part::add_in_block(keys, sums, 2 * destination + 1, addend.im, headroom);
+  // The same for two addends of each thread, -1 where one has no destination. Where the second
+  // one's destination is the first one's of the next thread, that thread adds both: half of the
+  // atomics of a smooth image. `together` holds where all threads of a warp call it at once, for
+  // all of them.
+  __device__ __forceinline__ void observe_or_add_pair(const int64_t (&destinations)[2],
+                                                      const addend_t (&addends)[2],
+                                                      bool together) const {
+    static_assert(components == 1, "pairs of real numbers");
+    constexpr unsigned int everyone = 0xffffffffu;
+    bool gives = false, takes = false;
+    if (together) {
+      int lane = static_cast<int>(threadIdx.x) % WARP;
+      int64_t next = __shfl_down_sync(everyone, destinations[0], 1);
+      gives = lane < WARP - 1 && destinations[1] >= 0 && destinations[1] == next;
+      takes = __shfl_up_sync(everyone, gives ? 1 : 0, 1) != 0 && lane > 0;
+    }
+    bool has[2] = {destinations[0] >= 0, destinations[1] >= 0};
+    bool adds[2] = {has[0], has[1] && !gives};
+    if (sums_ == nullptr) {
+      key_t keys[2] = {};
+      for (int i = 0; i < 2; ++i) {
+        if (has[i]) keys[i] = key_of(addends[i]);
+      }
+      if (together) {
+        int32_t before = __shfl_up_sync(everyone, keys[1].of[0], 1);
+        if (takes && before > keys[0].of[0]) keys[0].of[0] = before;
+      }
+      for (int i = 0; i < 2; ++i) {
+        if (adds[i]) raise(destinations[i], keys[i]);
+      }
+      return;
+    }
+    int64_t parts[2][limbs] = {};
+    for (int i = 0; i < 2; ++i) {
+      if (has[i]) scale(*key_at(destinations[i], 0), destinations[i], 0, addends[i], parts[i]);
+    }
+    for (int k = 0; together && k < limbs; ++k) {
+      int64_t before = __shfl_up_sync(everyone, parts[1][k], 1);
+      if (takes) parts[0][k] += before;
+    }
+    for (int i = 0; i < 2; ++i) {
+      for (int k = 0; adds[i] && k < limbs; ++k) {
+        space::add(limb_at(destinations[i], 0) + k, parts[i][k]);
+      }
+    }
   }
-  static __device__ __forceinline__ bool any(const int32_t* keys, int64_t destination) {
-    return part::any(keys, 2 * destination);
+
+  // In steps, so that the reads of several keys are in flight together. A key that was `seen` may
+  // have been raised since.
+  static __device__ __forceinline__ key_t key_of(addend_t addend) {
+    key_t key;
+    for (int c = 0; c < components; ++c) {
+      key.of[c] = part::key_of(accumulator_detail::component_of(addend, c));
+    }
+    return key;
   }
-  static __device__ __forceinline__ complex<T> finish(const int32_t* keys, const int64_t* sums,
-                                                      int64_t destination, int64_t headroom) {
-    return complex<T>(part::finish(keys, sums, 2 * destination, headroom),
-                      part::finish(keys, sums, 2 * destination + 1, headroom));
+  __device__ __forceinline__ key_t seen(int64_t destination) const {
+    key_t key;
+    for (int c = 0; c < components; ++c) key.of[c] = load_relaxed(key_at(destination, c));
+    return key;
   }
-  static __device__ __forceinline__ complex<T> finish_opmath(const int32_t* keys,
-                                                             const int64_t* sums,
-                                                             int64_t destination,
-                                                             int64_t headroom) {
-    return finish(keys, sums, destination, headroom);
+  __device__ __forceinline__ void raise(int64_t destination, key_t key, key_t seen = {}) const {
+    for (int c = 0; c < components; ++c) {
+      if (seen.of[c] < key.of[c]) space::raise(key_at(destination, c), key.of[c]);
+    }
   }
+  __device__ __forceinline__ key_t key(int64_t destination) const {
+    key_t key;
+    for (int c = 0; c < components; ++c) key.of[c] = *key_at(destination, c);
+    return key;
+  }
+  // Where `together` holds, all threads of a warp call it at once (crowd.cuh).
+  __device__ __forceinline__ void add_in_warp(key_t key, int64_t destination, addend_t addend,
+                                              bool together) const {
+    for (int c = 0; c < components; ++c) {
+      int64_t parts[limbs] = {};
+      scale(key.of[c], destination, c, addend, parts);
+      ::add_in_warp(limb_at(destination, c), parts, together);
+    }
+  }
+
+  // Whether the destination has met an addend; without one it keeps its bits.
+  __device__ __forceinline__ bool any(int64_t destination) const {
+    return *key_at(destination, 0) != accumulator_detail::NO_ADDEND;
+  }
+  __device__ __forceinline__ scalar_t finish(int64_t destination) const {
+    return rounded<scalar_t>(destination);
+  }
+  // The sum in opmath_t, for a division (mean) before the rounding to scalar_t.
+  __device__ __forceinline__ addend_t finish_opmath(int64_t destination) const {
+    return rounded<addend_t>(destination);
+  }
+  // Where ATen adds to zeros, an element without an addend is 0.0, and so is one whose addends are
+  // -0.0.
+  __device__ __forceinline__ scalar_t finish_from_zero(int64_t destination) const {
+    scalar_t sum = finish(destination);
+    return to_opmath(sum) == 0 ? from_opmath<scalar_t>(0) : sum;
+  }
+
+ private:
+  __device__ __forceinline__ int32_t* key_at(int64_t destination, int component) const {
+    return keys_ + destination * components + component;
+  }
+  __device__ __forceinline__ int64_t* limb_at(int64_t destination, int component) const {
+    return sums_ + (destination * components + component) * limbs;
+  }
+  __device__ __forceinline__ bool scale(int32_t key, int64_t destination, int component,
+                                        addend_t addend, int64_t (&parts)[limbs]) const {
+    return part::scale(key, limb_at(destination, component),
+                       accumulator_detail::component_of(addend, component), headroom_, parts);
+  }
+  template <typename result_t>
+  __device__ __forceinline__ result_t rounded(int64_t destination) const {
+    auto component = [&](int c) {
+      return part::template finish<real_t<result_t>>(*key_at(destination, c),
+                                                     limb_at(destination, c), headroom_);
+    };
+    if constexpr (components == 1) {
+      return component(0);
+    } else {
+      return result_t(component(0), component(1));
+    }
+  }
+
+  int32_t* keys_;
+  int64_t* sums_;
+  int64_t headroom_;
 };

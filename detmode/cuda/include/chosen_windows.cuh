@@ -113,26 +113,26 @@ static __device__ __forceinline__ index_t gather_chosen(const scalar_t* __restri
   using acc_t = opmath_t<scalar_t>;
   index_t h_out = static_cast<index_t>(shape.h_out), w_out = static_cast<index_t>(shape.w_out);
   index_t added = 0;
-  for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& own) {
-    window_range<index_t> ts = covering(0, own.t);
-    window_range<index_t> hs = covering(1, own.h);
-    window_range<index_t> ws = covering(2, own.w);
+  for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& owned) {
+    window_range<index_t> ts = covering(0, owned.t);
+    window_range<index_t> hs = covering(1, owned.h);
+    window_range<index_t> ws = covering(2, owned.w);
     compensated_sum<acc_t> sums[per_thread] = {};
     // Windows in row-major order: t, then h, then w. Only those that chose this element count.
     for (index_t ot = ts.begin; ot < ts.end; ot += ts.step) {
       for (index_t oh = hs.begin; oh < hs.end; oh += hs.step) {
         index_t line = (ot * h_out + oh) * w_out;
         for (index_t ow = ws.begin; ow < ws.end; ow += ws.step) {
-          index_t at = own.windows + (line + ow) * own.inner;
+          index_t at = owned.windows + (line + ow) * owned.inner;
           const scalar_t* gradient = grad_output + at;
-          int64_t found[per_thread];
+          int64_t chosen[per_thread];
           acc_t values[per_thread];
-          load_planes(indices + at, own.out_hop, own.count, int64_t(-1), found);
+          load_planes(indices + at, owned.out_hop, owned.count, int64_t(-1), chosen);
           // Zeros change no sum.
 #pragma unroll
-          for (int j = 0; j < per_thread; ++j, gradient += own.out_hop) {
+          for (int j = 0; j < per_thread; ++j, gradient += owned.out_hop) {
             values[j] = acc_t(0);
-            if (points_at(found[j], own.position)) {
+            if (points_at(chosen[j], owned.position)) {
               values[j] = to_opmath(*gradient);
               ++added;
             }
@@ -145,7 +145,7 @@ static __device__ __forceinline__ index_t gather_chosen(const scalar_t* __restri
     acc_t results[per_thread];
 #pragma unroll
     for (int j = 0; j < per_thread; ++j) results[j] = sums[j].rounded();
-    store_planes(grad_input + own.element, own.in_hop, own.count, results);
+    store_planes(grad_input + owned.element, owned.in_hop, owned.count, results);
   });
   return added;
 }

@@ -128,6 +128,16 @@ static __device__ __forceinline__ int32_t atomic_min(int32_t* address, int32_t v
   return atomicMin(address, value);
 }
 
+// Raises an integer to `value`, or leaves it. It is read first: that what is read may be old only
+// costs an atomic that changes nothing.
+template <typename T>
+static __device__ __forceinline__ void raise_to(T* address, T value) {
+  if (load_relaxed(address) < value) atomic_max(address, value);
+}
+static __device__ __forceinline__ void raise_in_block(int32_t* address, int32_t value) {
+  if (load_in_block(address) < value) atomicMax(address, value);
+}
+
 // Adds to a sum in a block's shared memory. There GPUs have additions of 32 bits, while one of 64
 // compares and swaps until it succeeds. The halves are added one after the other: which addition
 // carries depends on their order, how many do only on the sum.

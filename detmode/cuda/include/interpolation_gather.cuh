@@ -59,9 +59,9 @@ struct Weights {
   // Where the next output position's weight is; the weights of the positions after the owned one
   // follow it.
   __device__ __forceinline__ const opmath_t* next() {
-    const opmath_t* own = weights + (at - *first++);
+    const opmath_t* weight = weights + (at - *first++);
     weights += taps;
-    return own;
+    return weight;
   }
 };
 
@@ -188,11 +188,11 @@ static __device__ __forceinline__ void gather_rows(const in_t* source, int64_t s
   for (int32_t o = low[0]; o <= high[rows - 1]; ++o, source += stride) {
     opmath_t values[width];
     gather_all<dims - 1, width>(source, stride * axis.out, step, width, clamps, axes + 1, values);
-    const opmath_t* own = weights.next();
+    const opmath_t* at_o = weights.next();
 #pragma unroll
     for (int r = 0; r < rows; ++r) {
       if (low[r] <= o && o <= high[r]) {
-        opmath_t weight = own[r];
+        opmath_t weight = at_o[r];
 #pragma unroll
         for (int u = 0; u < width; ++u) sums[r][u] = fma_rn(weight, values[u], sums[r][u]);
       }

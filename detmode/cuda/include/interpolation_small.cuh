@@ -66,8 +66,8 @@ __global__ void upsample_strips(const element_t* __restrict__ grad_output,
     int32_t* end = positions + (n + 1) / 2 * 2;
     DETMODE_ASSERT(reinterpret_cast<char*>(end) - reinterpret_cast<char*>(ranges) <= capacity);
     for (int32_t i = t; i < n; i += threads) {
-      weight_t* own = weights + static_cast<int64_t>(i) * taps;
-      positions[i] = static_cast<int32_t>(interpolation::weigh(resize, first + i, own));
+      weight_t* taps_of_i = weights + static_cast<int64_t>(i) * taps;
+      positions[i] = static_cast<int32_t>(interpolation::weigh(resize, first + i, taps_of_i));
     }
     axes[a] = Axis<weight_t>{static_cast<int32_t>(resize.in),
                              static_cast<int32_t>(resize.out),

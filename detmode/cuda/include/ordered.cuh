@@ -95,11 +95,7 @@ struct extremum {
   }
   static __device__ __forceinline__ void observe(key_t* keys, int64_t destination, scalar_t value,
                                                  bool largest) {
-    key_t own = key_of(value, largest);
-    // A stale read only costs an atomic that changes nothing.
-    if (load_relaxed(keys + destination) < own) {
-      atomic_max(keys + destination, own);
-    }
+    raise_to(keys + destination, key_of(value, largest));
   }
   // Whether a value was observed, but for the one of int32_t and int64_t that has the same key.
   static __device__ __forceinline__ bool any(const key_t* keys, int64_t destination) {

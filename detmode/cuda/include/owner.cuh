@@ -11,8 +11,5 @@
 template <typename owner_t>
 static __device__ __forceinline__ void elect_last(owner_t* owners, int64_t destination,
                                                   owner_t position) {
-  // A stale read only costs an atomic that changes nothing.
-  if (load_relaxed(owners + destination) < position) {
-    atomic_max(owners + destination, position);
-  }
+  raise_to(owners + destination, position);
 }

@@ -3,33 +3,9 @@
 
 #include "compensated_sum.cuh"
 #include "index.cuh"
+#include "product.cuh"
+#include "scaling.cuh"
 #include "segment_reduce.cuh"
-
-// An addend times index_add's alpha, where there is one: the product is rounded to scalar_t, as
-// ATen's is.
-template <typename T>
-static __device__ __forceinline__ T scale(T x, double re, double) {
-  return mul_rn(x, static_cast<T>(re));
-}
-template <typename T>
-static __device__ __forceinline__ complex<T> scale(complex<T> x, double re, double im) {
-  return x * complex<T>(static_cast<T>(re), static_cast<T>(im));
-}
-template <typename scalar_t>
-static __device__ __forceinline__ opmath_t<scalar_t> addend(scalar_t value, bool scaled, double re,
-                                                            double im) {
-  if (!scaled) return to_opmath(value);
-  return to_opmath(from_opmath<scalar_t>(scale(to_opmath(value), re, im)));
-}
-
-template <typename T>
-static __device__ __forceinline__ T quotient(T sum, int64_t count) {
-  return div_rn(sum, static_cast<T>(count));
-}
-template <typename T>
-static __device__ __forceinline__ complex<T> quotient(complex<T> sum, int64_t count) {
-  return complex<T>(quotient(sum.re, count), quotient(sum.im, count));
-}
 
 // What is reduced of one column of the rows of one destination: a sum in double, which has 29 bits
 // to spare for float and 16-bit addends.
@@ -42,8 +18,8 @@ struct row_sum {
   static __device__ __forceinline__ row_sum of(opmath_t<scalar_t> x) {
     return row_sum{part_t::of(static_cast<double>(x))};
   }
-  static __device__ __forceinline__ row_sum read(scalar_t x, bool scaled, double re, double im) {
-    return of(addend(x, scaled, re, im));
+  static __device__ __forceinline__ row_sum read(scalar_t x, scaling alpha) {
+    return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
   __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
@@ -62,8 +38,8 @@ struct row_sum<complex<T>> {
   static __device__ __forceinline__ row_sum of(complex<T> x) {
     return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
   }
-  static __device__ __forceinline__ row_sum read(complex<T> x, bool scaled, double re, double im) {
-    return of(addend(x, scaled, re, im));
+  static __device__ __forceinline__ row_sum read(complex<T> x, scaling alpha) {
+    return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() {
     return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
@@ -77,10 +53,34 @@ struct row_sum<complex<T>> {
   }
 };
 
+// What row_sum is for sums, for products: nothing is scaled or counted.
+template <typename T>
+struct row_product {
+  using scalar_t = T;
+  product_t<scalar_t> run;
+  static __device__ __forceinline__ row_product read(scalar_t x, scaling) {
+    return row_product{product_t<scalar_t>::of(x)};
+  }
+  static __device__ __forceinline__ row_product nothing() { return read(scalar_t(1), {}); }
+  __device__ __forceinline__ row_product plus(row_product x) const {
+    return row_product{run.times(x.run)};
+  }
+  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t) const {
+    auto product = include_self ? product_t<scalar_t>::of(self).times(run) : run;
+    return product.template result<scalar_t>();
+  }
+};
+
 // `width` neighbouring columns, which one thread reads at once and reduces side by side.
 template <typename row_t, int width>
 struct neighbours {
+  using pack_t = pack_of<typename row_t::scalar_t, width>;
   row_t lane[width];
+  static __device__ __forceinline__ neighbours read(const pack_t& pack, scaling alpha) {
+    neighbours runs;
+    for (int k = 0; k < width; ++k) runs.lane[k] = row_t::read(pack.lane[k], alpha);
+    return runs;
+  }
   static __device__ __forceinline__ neighbours nothing() {
     neighbours runs;
     for (int k = 0; k < width; ++k) runs.lane[k] = row_t::nothing();
@@ -104,7 +104,8 @@ static __device__ __forceinline__ T* column_of(T* tensor, int64_t column, int64_
 // Puts a destination's runs onto its initial values.
 template <typename row_t, int width, typename key_t>
 struct row_store {
-  using initial_t = pack_of<typename row_t::scalar_t, width>;
+  using runs_t = neighbours<row_t, width>;
+  using initial_t = typename runs_t::pack_t;
   typename row_t::scalar_t* first;  // the columns, at destination 0
   const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t begin, end;    // where in it they are
@@ -121,11 +122,6 @@ struct row_store {
     }
     return low;
   }
-  template <typename Loaded>
-  __device__ __forceinline__ void operator()(int64_t key, const neighbours<row_t, width>& runs,
-                                             const Loaded&) const {
-    put(key, runs, rows_of(key), initial(key));
-  }
   // The number of rows to divide by, the initial value not among them; 0 but for means.
   __device__ __forceinline__ int64_t rows_of(int64_t key) const {
     return counted == nullptr ? 0 : place_of(key + 1) - place_of(key);
@@ -135,8 +131,8 @@ struct row_store {
     for (int k = 0; k < width; ++k) values.lane[k] = first[key * inner + k];
     return values;
   }
-  __device__ __forceinline__ void put(int64_t key, const neighbours<row_t, width>& runs,
-                                      int64_t rows, const initial_t& values) const {
+  __device__ __forceinline__ void put(int64_t key, const runs_t& runs, int64_t rows,
+                                      const initial_t& values) const {
     int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
     for (int k = 0; k < width; ++k) {
       first[key * inner + k] = runs.lane[k].onto(values.lane[k], include_self, count);
@@ -147,3 +143,30 @@ struct row_store {
 // The order is segment_reduce.cuh's: pieces of PIECE rows, first to last, then the pieces' carries
 // in the same way. A thread takes one piece of `width` columns.
 constexpr int PIECE = 64;
+
+// What the pieces of rows carry of one group of columns.
+template <typename runs_t>
+struct row_carries {
+  runs_t* first;
+  int64_t groups, group;
+  __device__ __forceinline__ runs_t& operator[](int64_t slot) const {
+    return first[slot * groups + group];
+  }
+};
+
+// What segment_piece asks of rows, but for how they are loaded.
+template <typename row_t, int width, typename key_t>
+struct keyed_rows {
+  using value_t = neighbours<row_t, width>;
+  const key_t* keys;
+  row_store<row_t, width, key_t> out;
+  row_carries<value_t> carries;
+  __device__ __forceinline__ key_t key(int64_t row) const { return keys[row]; }
+  template <typename Loaded>
+  __device__ __forceinline__ void store(key_t key, const value_t& runs, const Loaded&) const {
+    out.put(key, runs, out.rows_of(key), out.initial(key));
+  }
+  __device__ __forceinline__ void carry(int64_t slot, key_t, const value_t& runs) const {
+    carries[slot] = runs;
+  }
+};

@@ -17,19 +17,17 @@ static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
   return ceil_div(n, piece);
 }
 
-// Walks piece `p` of the `n` elements.
+// Walks piece `p` of the `n` elements, of which `runs` says:
 //   key(i)                the key of element i, ascending; an integer
 //   load(i)               element i as it lies in memory; loads alone, to be in flight together
-//   of(loaded)            its value
-//   op(earlier, later)    called with the running value first, in the order of i
-//   identity              op(x, identity) is x: -0.0 for a sum
-//   store(key, value, loaded)   a complete run, and what was loaded for its last element
-//   carry(slot, key, value)   a run that the next launch finishes; not called when n <= piece
-template <int piece, typename value_t, typename Key, typename Load, typename Of, typename Op,
-          typename Store, typename Carry>
-static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key key, Load load,
-                                                     Of of, Op op, value_t identity, Store store,
-                                                     Carry carry) {
+//   value(loaded)         its value
+//   store(key, value, loaded)   takes a complete run, and what was loaded for its last element
+//   carry(slot, key, value)   takes a run that the next launch finishes; not called when n <= piece
+// A value_t has earlier.plus(later), called in the order of i, and nothing(), which x.plus() leaves
+// as x: -0.0 for a sum.
+template <int piece, typename Runs>
+static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const Runs& runs) {
+  using value_t = typename Runs::value_t;
   static_assert(piece > 2, "a piece of two elements carries as many as it reads");
   // Loads of one batch do not wait for one another; the walk over their values is serial.
   constexpr int batch = 8;
@@ -38,45 +36,46 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
   int64_t end = min_index(begin + piece, n);
   bool last_launch = n <= piece;
   bool first_run = true;
-  auto run_key = key(begin);
-  value_t run = identity;
+  auto run_key = runs.key(begin);
+  const value_t nothing = value_t::nothing();
+  value_t run = nothing;
   bool run_empty = true;
-  decltype(load(begin)) last;
+  decltype(runs.load(begin)) last;
   for (int64_t base = begin; base < end; base += batch) {
     decltype(last) loaded[batch];
     decltype(run_key) keys[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       int64_t i = min_index(base + b, end - 1);
-      keys[b] = key(i);
-      loaded[b] = load(i);
+      keys[b] = runs.key(i);
+      loaded[b] = runs.load(i);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       if (base + b >= end) break;
       if (keys[b] != run_key) {
         if (first_run && !last_launch) {
-          carry(2 * p, run_key, run);
+          runs.carry(2 * p, run_key, run);
         } else {
-          store(run_key, run, last);
+          runs.store(run_key, run, last);
         }
         first_run = false;
         run_key = keys[b];
         run_empty = true;
       }
-      value_t value = of(loaded[b]);
-      run = run_empty ? value : op(run, value);
+      value_t value = runs.value(loaded[b]);
+      run = run_empty ? value : run.plus(value);
       run_empty = false;
       last = loaded[b];
     }
   }
   if (last_launch) {
-    store(run_key, run, last);
+    runs.store(run_key, run, last);
   } else if (first_run) {
-    carry(2 * p, run_key, run);
-    carry(2 * p + 1, run_key, identity);
+    runs.carry(2 * p, run_key, run);
+    runs.carry(2 * p + 1, run_key, nothing);
   } else {
-    carry(2 * p + 1, run_key, run);
+    runs.carry(2 * p + 1, run_key, run);
   }
 }
 
@@ -91,97 +90,98 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, Key k
 constexpr int SEGMENT_REACH = 8;
 
 // Whether a run goes on at `border`, where a piece begins, and its parts on both sides are carried.
-template <int piece, typename Key>
-static __device__ __forceinline__ bool segment_carries(int64_t border, int64_t n, Key key) {
+template <int piece, typename key_t>
+static __device__ __forceinline__ bool segment_carries(int64_t border, int64_t n,
+                                                       const key_t* keys) {
   // All keys are loaded, in flight together, whatever the others say.
-  auto at = [&](int64_t i) { return key(clamp_index(i, 0, n - 1)); };
-  auto own = at(border);
-  bool goes_on = at(border - 1) == own, border_is_inside = border > 0 && border < n;
-  bool comes_far = at(border - 1 - piece) == own && border > piece;
-  bool goes_far = at(border + SEGMENT_REACH) == own && border + SEGMENT_REACH < n;
+  auto key = [&](int64_t i) { return keys[clamp_index(i, 0, n - 1)]; };
+  auto run_key = key(border);
+  bool goes_on = key(border - 1) == run_key, border_is_inside = border > 0 && border < n;
+  bool comes_far = key(border - 1 - piece) == run_key && border > piece;
+  bool goes_far = key(border + SEGMENT_REACH) == run_key && border + SEGMENT_REACH < n;
   return border_is_inside && goes_on && (comes_far || goes_far);
 }
 
-// Reduces the parts that begin in share `s` of the `n` elements. What differs from segment_piece:
+// Reduces the parts that begin in share `s` of the `n` elements with these keys. What differs from
+// segment_piece:
 //   place(i)              where element i lies; an integer
 //   load(place, key, first)   the element there; `first`: a part begins with it
-//   store(key, value, loaded)   a complete run, and what was loaded for its first element
-//   carry(slot, value)    a part of a run that a later launch finishes
-template <int piece, int share, typename value_t, typename Key, typename Place, typename Load,
-          typename Of, typename Op, typename Store, typename Carry>
-static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, Key key, Place place,
-                                                     Load load, Of of, Op op, value_t identity,
-                                                     Store store, Carry carry) {
+//   store(key, value, loaded)   takes a complete run, and what was loaded for its first element
+//   carry(slot, value)    takes a part of a run that a later launch finishes
+template <int piece, int share, typename key_t, typename Runs>
+static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, const key_t* keys,
+                                                     const Runs& runs) {
+  using value_t = typename Runs::value_t;
   // Half of a piece's: the registers leave room for more threads.
   constexpr int batch = 4;
   static_assert(piece % share == 0 && share % batch == 0 && SEGMENT_REACH < piece,
                 "pieces of whole shares, shares of whole batches");
   int64_t begin = s * share, end = min_index(begin + share, n);
   int64_t p = begin / piece, border = (p + 1) * piece;
-  auto own = key(begin);
-  auto skipped = own;
-  bool goes_on = begin > 0 && key(begin - 1) == own;
-  bool comes_in = goes_on && begin % piece == 0 && segment_carries<piece>(begin, n, key);
+  key_t run_key = keys[begin], skipped = run_key;
+  bool goes_on = begin > 0 && keys[begin - 1] == run_key;
+  bool comes_in = goes_on && begin % piece == 0 && segment_carries<piece>(begin, n, keys);
   bool skips = goes_on && !comes_in;
-  if (skips && key(end - 1) == own) return;
+  if (skips && keys[end - 1] == run_key) return;
   bool walks = false, leads = false, joins = false;
-  value_t run = identity, earlier = identity;
-  decltype(load(place(begin), own, true)) start;
+  const value_t nothing = value_t::nothing();
+  value_t run = nothing, earlier = nothing;
+  decltype(runs.load(runs.place(begin), run_key, true)) start;
   for (int64_t base = begin; base < n; base += batch) {
-    if (base >= end && !(walks && key(base) == own)) break;
+    if (base >= end && !(walks && keys[base] == run_key)) break;
     if (base == border) {
-      if (segment_carries<piece>(border, n, key)) {
-        carry(leads ? 2 * p : 2 * p + 1, run);
-        if (leads) carry(2 * p + 1, identity);
+      if (segment_carries<piece>(border, n, keys)) {
+        runs.carry(leads ? 2 * p : 2 * p + 1, run);
+        if (leads) runs.carry(2 * p + 1, nothing);
         return;
       }
       joins = true;
       earlier = run;
     }
     decltype(start) loaded[batch];
-    decltype(own) keys[batch];
-    decltype(place(begin)) places[batch];
+    key_t key[batch];
+    decltype(runs.place(begin)) places[batch];
     bool taken[batch], first[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       int64_t i = min_index(base + b, n - 1);
-      keys[b] = key(i);
-      places[b] = place(i);
+      key[b] = keys[i];
+      places[b] = runs.place(i);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
-      bool others = base < end ? skips && keys[b] == skipped : keys[b] != own;
-      taken[b] = base + b < n && !others;
-      first[b] = b > 0 ? keys[b] != keys[b - 1] : base == begin || keys[b] != own;
+      bool is_left = base < end ? skips && key[b] == skipped : key[b] != run_key;
+      taken[b] = base + b < n && !is_left;
+      first[b] = b > 0 ? key[b] != key[b - 1] : base == begin || key[b] != run_key;
     }
     // What is not taken is loaded from where a neighbour is: a branch around each load would have
     // it wait for its own place.
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       if (!taken[b]) places[b] = places[b > 0 ? b - 1 : batch - 1];
-      loaded[b] = load(places[b], keys[b], taken[b] && first[b]);
+      loaded[b] = runs.load(places[b], key[b], taken[b] && first[b]);
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       if (!taken[b]) continue;
       if (first[b]) {
         if (leads) {
-          carry(2 * p, run);
+          runs.carry(2 * p, run);
         } else if (walks) {
-          store(own, run, start);
+          runs.store(run_key, run, start);
         }
         leads = comes_in && base + b == begin;
         walks = true;
-        own = keys[b];
+        run_key = key[b];
         start = loaded[b];
       }
-      value_t value = of(loaded[b]);
-      run = first[b] || (b == 0 && base == border) ? value : op(run, value);
+      value_t value = runs.value(loaded[b]);
+      run = first[b] || (b == 0 && base == border) ? value : run.plus(value);
     }
   }
   if (leads) {
-    carry(2 * p, run);
+    runs.carry(2 * p, run);
   } else if (walks) {
-    store(own, joins ? op(earlier, run) : run, start);
+    runs.store(run_key, joins ? earlier.plus(run) : run, start);
   }
 }

@@ -25,16 +25,16 @@ __global__ void assign_few(const int64_t* __restrict__ index, const word_t* __re
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t row = quick_div(i, shape.inner), outer = quick_div(row, shape.rows);
     int64_t place = row - outer * shape.rows, column = i - row * shape.inner;
-    int64_t own = position_at(index, place, shape);
+    int64_t destination = position_at(index, place, shape);
     bool in_range = true, last = true;
     for (int64_t j = 0; j < shape.rows; ++j) {
       int64_t position = position_at(index, j, shape);
       in_range = in_range && position >= 0 && position < shape.size;
-      last = last && (j <= place || position != own);
+      last = last && (j <= place || position != destination);
     }
     if (!last) continue;
     DETMODE_ASSERT(in_range);
-    out[(outer * shape.size + own) * shape.inner + column] = source[i];
+    out[(outer * shape.size + destination) * shape.inner + column] = source[i];
   }
 }
 
@@ -92,19 +92,17 @@ __global__ void __launch_bounds__(1024)
 #pragma unroll
       for (int k = 0; k < TOGETHER; ++k) {
         DETMODE_ASSERT(positions[k] >= 0 && positions[k] < shape.size);
-        int64_t own = positions[k] - first;
+        int64_t in_strip = positions[k] - first;
         int32_t from = min(row + k * threads, rows - 1);
-        if (own >= 0 && own < owned && load_in_block(owners + own) < from) {
-          atomicMax(owners + own, from);
-        }
+        if (in_strip >= 0 && in_strip < owned) raise_in_block(owners + in_strip, from);
       }
     }
     __syncthreads();
-    const word_t* own_source = source + plane * shape.rows;
-    word_t* own_out = out + plane * shape.size + first;
+    const word_t* source_of_plane = source + plane * shape.rows;
+    word_t* out_of_strip = out + plane * shape.size + first;
 #pragma unroll 4
     for (int32_t i = threadIdx.x; i < owned; i += threads) {
-      if (owners[i] >= 0) own_out[i] = own_source[owners[i]];
+      if (owners[i] >= 0) out_of_strip[i] = source_of_plane[owners[i]];
     }
     // No barrier: the same thread clears an owner for the next strip.
   }

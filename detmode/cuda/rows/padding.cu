@@ -210,21 +210,21 @@ __global__ void pad_backward(const scalar_t* __restrict__ grad_output,
       Element<reflect, index_t> element(position, axes);
       many = element.many();
       if (!many) {
-        Planes<scalar_t, index_t> own = planes_from(plane);
+        Planes<scalar_t, index_t> group = planes_from(plane);
         Sum<scalar_t> sums[per_thread] = {};
-        gather_alone(own, element, axes, sums);
-        store(grad_input + plane * positions + position, positions, own.count, sums);
+        gather_alone(group, element, axes, sums);
+        store(grad_input + plane * positions + position, positions, group.count, sums);
       }
     }
     if constexpr (!reflect) {
       for (unsigned int left = __ballot_sync(0xffffffffu, many); left != 0; left &= left - 1) {
         index_t position;
         int64_t plane = group_of(first + __ffs(static_cast<int>(left)) - 1, position);
-        Planes<scalar_t, index_t> own = planes_from(plane);
+        Planes<scalar_t, index_t> group = planes_from(plane);
         Sum<scalar_t> sums[per_thread] = {};
-        gather_together(own, Element<false, index_t>(position, axes), axes, lane, sums);
+        gather_together(group, Element<false, index_t>(position, axes), axes, lane, sums);
         if (lane == 0) {
-          store(grad_input + plane * positions + position, positions, own.count, sums);
+          store(grad_input + plane * positions + position, positions, group.count, sums);
         }
       }
     }

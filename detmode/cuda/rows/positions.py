@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import UnsizedLaunch, clone, contiguous, new_arange, new_empty, planned
+from detmode.cuda import Source, UnsizedLaunch, clone, contiguous, new_arange, new_empty, planned
 from detmode.cuda.rows.shapes import Rows
-from detmode.cuda.rows.source import SOURCE
+
+SOURCE = Source(__file__, "positions.cu", entries=["index_put_linearize"])
 
 
 def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:

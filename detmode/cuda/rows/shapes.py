@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 PIECE = 64
-"""Rows that one thread adds one after the other; the same number as in sums.cu."""
+"""Rows that one thread adds one after the other; the same number as in row_runs.cuh."""
 
 SHARE = 8
 """Of a piece of wide rows, those of which one thread adds up the runs that begin there."""

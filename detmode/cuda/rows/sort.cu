@@ -66,18 +66,23 @@ struct begins {
 };
 
 // The sums over the threads before this one.
-static __device__ __forceinline__ begins sums_before(begins own) {
+static __device__ __forceinline__ begins sums_before(begins counts) {
   __shared__ begins of_warp[WARPS];
   auto join = [](begins a, begins b) { return begins{a.in_tile + b.in_tile, a.in_all + b.in_all}; };
   int warp = threadIdx.x / 32;
-  begins sums[1] = {own};
+  begins sums[1] = {counts};
   warp_scans(sums, join);
   if (threadIdx.x % 32 == 31) of_warp[warp] = sums[0];
   __syncthreads();
-  begins before = {sums[0].in_tile - own.in_tile, sums[0].in_all - own.in_all};
+  begins before = {sums[0].in_tile - counts.in_tile, sums[0].in_all - counts.in_all};
   for (int w = 0; w < warp; ++w) before = join(of_warp[w], before);
   return before;
 }
+
+// The digits' width in bits, how many passes sort by one each, and how many have.
+struct digit_passes {
+  int64_t width, passes, done;
+};
 
 // Sorts by the digit of one pass, or alone by those of all. The first launch reads `index`, which
 // is checked here, where neighbouring threads read neighbours: no launch reads it again. Later ones
@@ -90,7 +95,8 @@ __global__ void __launch_bounds__(THREADS)
     sort_tiles(const int64_t* __restrict__ index, const key_t* __restrict__ keys_read,
                const int32_t* __restrict__ order_read, key_t* __restrict__ keys,
                int32_t* __restrict__ order, int32_t* __restrict__ counters, int64_t n, int64_t size,
-               int64_t width, int64_t passes, int64_t done, bool wraps) {
+               digit_passes digits, bool wraps) {
+  int64_t width = digits.width, passes = digits.passes, done = digits.done;
   __shared__ __align__(16) union {
     uint16_t counts[WARPS][DIGITS];
     int32_t words[TILE];
@@ -110,18 +116,18 @@ __global__ void __launch_bounds__(THREADS)
   }
   int64_t before_tile = tile * TILE;
 
-  // A warp has neighbouring items, 32 a round: item `own` + 32 * r of the tile is this lane's.
+  // A warp has neighbouring items, 32 a round: item `first` + 32 * r of the tile is this lane's.
   int rounds = alone ? static_cast<int>(ceil_div(n, blockDim.x)) : ITEMS;
   int items = static_cast<int>(min_index(n - before_tile, TILE));
-  int own = warp * rounds * 32 + lane;
-  auto has = [&](int r) { return r < rounds && own + 32 * r < items; };
+  int first = warp * rounds * 32 + lane;
+  auto has = [&](int r) { return r < rounds && first + 32 * r < items; };
   key_t key[ITEMS];
   int32_t position[ITEMS];
   bool in_range = true;
 #pragma unroll
   for (int r = 0; r < ITEMS; ++r) {
     if (!has(r)) continue;
-    int64_t i = before_tile + own + 32 * r;
+    int64_t i = before_tile + first + 32 * r;
     if (index == nullptr) {
       key[r] = keys_read[i];
       position[r] = order_read[i];
@@ -148,7 +154,7 @@ __global__ void __launch_bounds__(THREADS)
     __syncwarp();
 #pragma unroll
     for (int r = 0; r < ITEMS; ++r) {
-      if (r >= rounds || own - lane + 32 * r >= items) break;
+      if (r >= rounds || first - lane + 32 * r >= items) break;
       // What is behind the last item goes behind all of them.
       int d = has(r) ? digit_of(key[r], pass, width) : DIGITS - 1;
       unsigned int alike = 0xffffffffu;
@@ -196,7 +202,7 @@ __global__ void __launch_bounds__(THREADS)
       __syncthreads();
 #pragma unroll
       for (int r = 0; r < ITEMS; ++r) {
-        if (has(r)) word[r] = memory.words[own + 32 * r];
+        if (has(r)) word[r] = memory.words[first + 32 * r];
       }
     };
     exchange(position);
@@ -224,7 +230,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
   for (int r = 0; r < ITEMS; ++r) {
     if (!has(r)) continue;
-    int to = own + 32 * r + shift[digit_of(key[r], done, width)];
+    int to = first + 32 * r + shift[digit_of(key[r], done, width)];
     keys[to] = key[r];
     order[to] = position[r];
   }

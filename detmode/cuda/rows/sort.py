@@ -52,7 +52,7 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
         # One block makes all passes.
         keys, order = _pair(index, n, dtype)
         sort = _sort(dtype, THREADS if n > TILE // 2 else THREADS // 2, wraps, by_itself=True)
-        sort.launch_blocks(1, n, size, width, passes, 0, index=index, keys=keys, order=order)
+        sort.launch_blocks(1, n, size, (width, passes, 0), index=index, keys=keys, order=order)
         return keys, order
     tiles, digits = -(-n // TILE), 1 << MOST_BITS
     counters = new_zeros(index, (passes * (digits + 1 + tiles * digits),), torch.int32)
@@ -64,7 +64,7 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
         keys_read, order_read = pairs[done % 2 - 1] if done else (None, None)
         keys, order = pairs[done % 2]
         sort.launch_blocks(
-            tiles, n, size, width, passes, done,
+            tiles, n, size, (width, passes, done),
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
             order=order, counters=counters,
         )  # fmt: skip
@@ -84,7 +84,7 @@ def _count(wraps: bool) -> UnsizedLaunch:
 @planned
 def _sort(dtype: torch.dtype, threads: int, wraps: bool, *, by_itself: bool) -> UnsizedLaunch:
     """The launch of a pass, or, where a block sorts all positions ``by_itself``, of all passes."""
-    numbers = ("n", "size", "width", "passes", "done")
+    numbers = ("n", "size", "digits")
     fixed: dict[str, Any] = {"wraps": wraps}
     if by_itself:
         fixed |= dict.fromkeys(("keys_read", "order_read", "counters"))

@@ -1,4 +1,4 @@
-"""The CUDA source of sums and products of rows, with its entries."""
+"""The CUDA sources of sums and products of rows, one for each way, with their entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def widths(dtype: torch.dtype) -> tuple[int, ...]:
     return (1, 8 // dtype.itemsize) if dtype.itemsize < 8 else (1,)
 
 
-_SORTED = (
+_REDUCED = (
     *(f"row_sum<{ctype(dtype)}>, {n}" for dtype in FLOATING + COMPLEX for n in widths(dtype)),
     *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
 )
@@ -27,11 +27,10 @@ _WIDE = tuple(
     for dtype in FLOATING + COMPLEX
 )
 
-SOURCE = Source(
+INTEGERS = Source(
     __file__,
-    "sums.cu",
+    "integer_sums.cu",
     entries=(
-        "index_put_linearize",
         *(
             f"index_add_{kernel}<{ctype(dtype)}>"
             for kernel in ("admit_self", "finish", "strips")
@@ -47,14 +46,22 @@ SOURCE = Source(
             )
             for together in (1, TOGETHER)
         ),
+    ),
+)
+
+SORTED = Source(
+    __file__,
+    "sorted_rows.cu",
+    entries=(
         *(
             f"sorted_{items}<{row}, {key}>"
             for items in ("rows", "carries")
-            for row in _SORTED
+            for row in _REDUCED
             for key in KEYS
         ),
         *(f"wide_rows<{row}>" for row in _WIDE),
         *(f"sorted_carries<{row}, true>" for row in _WIDE),
-        *(f"few_rows<{row}>" for row in _SORTED),
     ),
 )
+
+FEW = Source(__file__, "few_rows.cu", entries=[f"few_rows<{row}>" for row in _REDUCED])

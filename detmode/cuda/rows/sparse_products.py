@@ -131,7 +131,8 @@ def _add(
     carries = new_carries(out, shape, components * words)
     _sparse_rows(dense.dtype, width, keys.dtype, order is None).launch(
         pieces_of(shape.rows) * (shape.inner // width),
-        shape, dense.shape[0], include_self, alpha != 1, float(alpha.real), float(alpha.imag),
+        (shape.rows, shape.size, *dense.shape), include_self,
+        (alpha != 1, float(alpha.real), float(alpha.imag)),
         **({} if order is None else {"order": order}),
         keys=keys, columns=columns, values=values, dense=dense, out=out, carries=carries,
     )  # fmt: skip
@@ -145,7 +146,7 @@ def _sparse_rows(
 ) -> UnsizedLaunch:
     entry = f"sparse_rows<{ctype(dtype)}, {width}, {ctype(key)}>"
     absent = {"order": None} if are_sorted else {}
-    unset = "shape", "size", "include_self", "scaled", "re", "im"
+    unset = "shape", "include_self", "alpha"
     return UnsizedLaunch(SOURCE, entry, unset, **absent)
 
 

@@ -6,6 +6,7 @@ Two ways lead to sums that do not depend on the order of threads: integers, and 
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +28,7 @@ from detmode.cuda import (
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
-from detmode.cuda.rows.source import SOURCE, TOGETHER, widths
+from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
 from detmode.cuda.strips import Strips
 
@@ -158,15 +159,17 @@ def _in_blocks(
 ) -> UnsizedLaunch:
     """The launch of sums in shared memory."""
     return UnsizedLaunch(
-        SOURCE, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
-        threads, shared, include_self=include_self, mean=mean, **_scaled(scale),
+        INTEGERS, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
+        threads, shared, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
 
-def _scaled(scale: tuple[str, str] | None) -> dict[str, Any]:
-    """The kernels' parameters that say whether addends are scaled, and by what."""
-    re, im = map(float.fromhex, scale or ("1", "0"))
-    return {"scaled": scale is not None, "re": re, "im": im}
+Scaling = namedtuple("Scaling", "scaled re im")
+"""The struct of ``scaling.cuh``: whether addends have a factor, and which."""
+
+
+def _scaling(scale: tuple[str, str] | None) -> Scaling:
+    return Scaling(scale is not None, *map(float.fromhex, scale or ("1", "0")))
 
 
 @planned
@@ -195,11 +198,11 @@ def _integers(
     scale: tuple[str, str] | None,
 ) -> _Integers:
     """The launches of sums as integers, in their order."""
-    scalar, addends = ctype(dtype), {"by_row": by_row, **_scaled(scale)}
+    scalar, addends = ctype(dtype), {"by_row": by_row, "alpha": _scaling(scale)}
     counts: dict[str, Any] = {} if mean else {"counts": None}
 
     def unsized(kernel: str, types: str, *unset: str, **numbers: Any) -> UnsizedLaunch:
-        return UnsizedLaunch(SOURCE, f"index_add_{kernel}<{types}>", unset, **numbers)
+        return UnsizedLaunch(INTEGERS, f"index_add_{kernel}<{types}>", unset, **numbers)
 
     reading = f"{scalar}, {str(crowded).lower()}, {together}"
     return (
@@ -302,8 +305,8 @@ def _few(
 ) -> UnsizedLaunch:
     """The launch that reduces few rows."""
     return UnsizedLaunch(
-        SOURCE, f"few_rows<{name}, {width}>", ("shape",),
-        by_row=by_row, include_self=include_self, mean=mean, **_scaled(scale),
+        FEW, f"few_rows<{name}, {width}>", ("shape",),
+        by_row=by_row, include_self=include_self, mean=mean, alpha=_scaling(scale),
     )  # fmt: skip
 
 
@@ -313,11 +316,11 @@ def _sorted(
 ) -> tuple[UnsizedLaunch, UnsizedLaunch]:
     """The launch that reduces sorted rows, and that of what their pieces carry."""
     types = f"{row.name}, {row.width}, {ctype(key)}"
-    numbers = {"include_self": include_self, **_scaled(scale)}
+    numbers = {"include_self": include_self, "alpha": _scaling(scale)}
     if row.wide:
-        rows = UnsizedLaunch(SOURCE, f"wide_rows<{types}>", ("shape",), **numbers)
+        rows = UnsizedLaunch(SORTED, f"wide_rows<{types}>", ("shape",), **numbers)
         return rows, carrying(f"{types}, true", include_self)
-    rows = UnsizedLaunch(SOURCE, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
+    rows = UnsizedLaunch(SORTED, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
     return rows, carrying(types, include_self, mean)
 
 
@@ -347,7 +350,7 @@ def _reduce_sorted(
 def carrying(types: str, include_self: bool, mean: bool = False) -> UnsizedLaunch:
     """The launch that reduces what pieces carry, for these template arguments."""
     return UnsizedLaunch(
-        SOURCE, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
+        SORTED, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
         include_self=include_self, mean=mean,
     )  # fmt: skip
 

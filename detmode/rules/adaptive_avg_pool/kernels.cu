@@ -33,10 +33,10 @@ __global__ void adaptive_avg_pool_backward(const scalar_t* __restrict__ grad_out
   divisor<index_t> t_in(shape.t_in, shape.t_magic), t_out(shape.t_out, magics.t);
   divisor<index_t> h_in(shape.h_in, shape.h_magic), h_out(shape.h_out, magics.h);
   divisor<index_t> w_in(shape.w_in, shape.w_magic), w_out(shape.w_out, magics.w);
-  for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& own) {
-    index_range<index_t> ts = overlap(own.t, t_in, t_out);
-    index_range<index_t> hs = overlap(own.h, h_in, h_out);
-    index_range<index_t> ws = overlap(own.w, w_in, w_out);
+  for_each_owned<per_thread, index_t>(shape, [&](const owned_position<index_t>& owned) {
+    index_range<index_t> ts = overlap(owned.t, t_in, t_out);
+    index_range<index_t> hs = overlap(owned.h, h_in, h_out);
+    index_range<index_t> ws = overlap(owned.w, w_in, w_out);
     compensated_sum<acc_t> sums[per_thread] = {};
     // Windows in row-major order: t, then h, then w. Their sizes serve all planes.
     for (index_t ot = ts.begin; ot < ts.end; ++ot) {
@@ -48,8 +48,8 @@ __global__ void adaptive_avg_pool_backward(const scalar_t* __restrict__ grad_out
           acc_t reciprocal = div_rn(static_cast<acc_t>(1), divisor);
           index_t window = (ot * h_out.value + oh) * w_out.value + ow;
           acc_t values[per_thread];
-          load_planes(grad_output + own.windows + window * own.inner, own.out_hop, own.count,
-                      acc_t(0), values);
+          load_planes(grad_output + owned.windows + window * owned.inner, owned.out_hop,
+                      owned.count, acc_t(0), values);
 #pragma unroll
           for (int j = 0; j < per_thread; ++j) sums[j].add_share(values[j], divisor, reciprocal);
         }
@@ -58,6 +58,6 @@ __global__ void adaptive_avg_pool_backward(const scalar_t* __restrict__ grad_out
     acc_t results[per_thread];
 #pragma unroll
     for (int j = 0; j < per_thread; ++j) results[j] = sums[j].rounded();
-    store_planes(grad_input + own.element, own.in_hop, own.count, results);
+    store_planes(grad_input + owned.element, owned.in_hop, owned.count, results);
   });
 }

@@ -21,9 +21,11 @@ struct label_layout {
   int64_t row, step, total, concatenated;
 };
 
-// The strides of log_probs, which is (times, samples, classes).
-struct probs_stride {
-  int64_t time, sample, label;
+// The sizes and strides of log_probs, which is (times, samples, classes), the longest target, and
+// the class between labels.
+struct ctc_shape {
+  int64_t times, samples, classes, longest, blank;
+  int64_t time_stride, sample_stride, class_stride;
 };
 
 // Lengths of samples, two in a number.
@@ -49,8 +51,10 @@ __global__ void ctc_write_lengths(int64_t* __restrict__ lengths, int64_t n, leng
   const int64_t pairs[12] = {p.a, p.b, p.c, p.d, p.e, p.f, p.g, p.h, p.i, p.j, p.k, p.l};
 #pragma unroll
   for (int pair = 0; pair < 12; ++pair) {
-    int64_t own = thread_index();
-    if (own / 2 == pair && own < n) lengths[own] = (pairs[pair] >> (own % 2 * 32)) & 0xffffffff;
+    int64_t sample = thread_index();
+    if (sample / 2 == pair && sample < n) {
+      lengths[sample] = (pairs[pair] >> (sample % 2 * 32)) & 0xffffffff;
+    }
   }
 }
 
@@ -69,15 +73,15 @@ __global__ void ctc_sort(const target_t* __restrict__ targets,
     int64_t length = target_lengths[sample];
     DETMODE_ASSERT(0 <= length && length <= longest);
     if (position >= length) continue;
-    const target_t* own = labels_of(targets, target_lengths, sample, labels);
-    int64_t label = own[position * labels.step];
+    const target_t* sequence = labels_of(targets, target_lengths, sample, labels);
+    int64_t label = sequence[position * labels.step];
     DETMODE_ASSERT(0 <= label && label < classes);
     int64_t smaller = 0;
     int64_t earlier = 0;
     for (int64_t j = 0; j < length; ++j) {
-      int64_t other = own[j * labels.step];
-      smaller += other < label ? 1 : 0;
-      earlier += other == label && j < position ? 1 : 0;
+      int64_t compared = sequence[j * labels.step];
+      smaller += compared < label ? 1 : 0;
+      earlier += compared == label && j < position ? 1 : 0;
     }
     int64_t place = sample * longest + smaller + earlier;
     order[place] = static_cast<int32_t>(position);
@@ -113,8 +117,8 @@ __global__ void __launch_bounds__(THREADS)
                    const scalar_t* __restrict__ neg_log_likelihood,
                    const scalar_t* __restrict__ log_alpha, scalar_t* __restrict__ posteriors,
                    scalar_t* __restrict__ edge_mantissas, int64_t* __restrict__ edge_exponents,
-                   int64_t times, int64_t longest, int64_t blank, label_layout labels,
-                   probs_stride stride) {
+                   ctc_shape shape, label_layout labels) {
+  int64_t times = shape.times, longest = shape.longest;
   __shared__ scalar_t mantissas[2][THREADS + 2];
   __shared__ int64_t exponents[2][THREADS + 2];
   int64_t sample = blockIdx.x;
@@ -122,7 +126,7 @@ __global__ void __launch_bounds__(THREADS)
   int64_t length = target_lengths[sample];
   DETMODE_ASSERT(0 <= input_length && input_length <= times);
   DETMODE_ASSERT(0 <= length && length <= longest);
-  const target_t* own = labels_of(targets, target_lengths, sample, labels);
+  const target_t* sequence = labels_of(targets, target_lengths, sample, labels);
   int64_t states = 2 * length + 1;
   int64_t width = 2 * longest + 1;
   scalar_t nll = neg_log_likelihood[sample];
@@ -132,11 +136,11 @@ __global__ void __launch_bounds__(THREADS)
     int64_t state = tile * threads + lane;
     bool active = state < states;
     bool last_tile = (tile + 1) * threads >= states;
-    int64_t label = active && state % 2 == 1 ? own[state / 2 * labels.step] : blank;
+    int64_t label = active && state % 2 == 1 ? sequence[state / 2 * labels.step] : shape.blank;
     // A path may skip a blank between two labels that differ.
     bool skips =
-        state % 2 == 1 && state + 2 < states && own[(state / 2 + 1) * labels.step] != label;
-    const scalar_t* probs = log_probs + sample * stride.sample + label * stride.label;
+        state % 2 == 1 && state + 2 < states && sequence[(state / 2 + 1) * labels.step] != label;
+    const scalar_t* probs = log_probs + sample * shape.sample_stride + label * shape.class_stride;
     const scalar_t* alphas = log_alpha + sample * times * width + state;
     scalar_t* shares = posteriors + sample * times * width + state;
     int64_t edge_in = ((2 * sample + (tile + 1) % 2) * times) * 2 + lane;
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int j = 0; j < BATCH; ++j) {
       int64_t t = max_index(input_length - 1 - j, 0);
       bool loads = active && input_length > 0;
-      log_prob[j] = loads ? probs[t * stride.time] : scalar_t(0);
+      log_prob[j] = loads ? probs[t * shape.time_stride] : scalar_t(0);
       alpha[j] = loads ? alphas[t * width] : scalar_t(0);
     }
     for (int64_t first = input_length - 1; first >= 0; first -= BATCH) {
@@ -155,7 +159,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
       for (int j = 0; j < BATCH; ++j) {
         int64_t t = max_index(first - BATCH - j, 0);
-        next_log_prob[j] = active ? probs[t * stride.time] : scalar_t(0);
+        next_log_prob[j] = active ? probs[t * shape.time_stride] : scalar_t(0);
         next_alpha[j] = active ? alphas[t * width] : scalar_t(0);
       }
 #pragma unroll
@@ -235,15 +239,17 @@ struct Shares {
 
 // One thread an element of grad_input (times, samples, classes).
 template <typename scalar_t>
-__global__ void ctc_gradient(
-    const scalar_t* __restrict__ grad, const scalar_t* __restrict__ log_probs,
-    const int64_t* __restrict__ input_lengths, const int64_t* __restrict__ target_lengths,
-    const scalar_t* __restrict__ neg_log_likelihood, const scalar_t* __restrict__ posteriors,
-    const int32_t* __restrict__ order, const int32_t* __restrict__ sorted,
-    const int32_t* __restrict__ runs, scalar_t* __restrict__ grad_input, int64_t times,
-    int64_t samples, int64_t classes, int64_t longest, int64_t blank, bool zero_infinity,
-    bool large, int64_t grad_stride, probs_stride stride) {
-  int64_t n = times * samples * classes;
+__global__ void ctc_gradient(const scalar_t* __restrict__ grad,
+                             const scalar_t* __restrict__ log_probs,
+                             const int64_t* __restrict__ input_lengths,
+                             const int64_t* __restrict__ target_lengths,
+                             const scalar_t* __restrict__ neg_log_likelihood,
+                             const scalar_t* __restrict__ posteriors,
+                             const int32_t* __restrict__ order, const int32_t* __restrict__ sorted,
+                             const int32_t* __restrict__ runs, scalar_t* __restrict__ grad_input,
+                             ctc_shape shape, bool zero_infinity, bool large, int64_t grad_stride) {
+  int64_t samples = shape.samples, classes = shape.classes, longest = shape.longest;
+  int64_t times = shape.times, n = times * samples * classes;
   int64_t width = 2 * longest + 1;
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t both = quick_div(i, classes);
@@ -256,12 +262,13 @@ __global__ void ctc_gradient(
       grad_input[i] = scalar_t(0);
       continue;
     }
-    scalar_t log_prob = log_probs[t * stride.time + sample * stride.sample + label * stride.label];
+    scalar_t log_prob = log_probs[t * shape.time_stride + sample * shape.sample_stride +
+                                  label * shape.class_stride];
     const scalar_t* shares = posteriors + (sample * times + t) * width;
     int64_t length = target_lengths[sample];
     Shares<scalar_t> sum = {};
     // The blanks in ascending order, then the labels of this class in ascending order.
-    if (label == blank) {
+    if (label == shape.blank) {
 #pragma unroll 8
       for (int64_t k = 0; k <= length; ++k) sum.add(shares[2 * k]);
     }

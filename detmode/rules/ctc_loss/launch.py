@@ -20,8 +20,10 @@ THREADS = 512
 
 LabelLayout = namedtuple("LabelLayout", "row step total concatenated")
 """The places of the labels: strides, their number, and whether they are all in one dimension."""
-ProbsStride = namedtuple("ProbsStride", "time sample label")
-"""The strides of ``log_probs``."""
+CtcShape = namedtuple(
+    "CtcShape", "times samples classes longest blank time_stride sample_stride class_stride"
+)
+"""The sizes and strides of ``log_probs``, the longest target, and the class between labels."""
 
 
 @raises_like_aten
@@ -72,11 +74,11 @@ def ctc_loss_backward(
     nll = contiguous(neg_log_likelihood)
     row = 0 if concatenated else targets.stride(0)
     where = LabelLayout(row, targets.stride(-1), targets.numel(), concatenated)
-    stride = ProbsStride(*log_probs.stride())
+    shape = CtcShape(times, samples, classes, longest, blank, *log_probs.stride())
     if targets.numel() == 0:
         # Never read, but a kernel's argument.
         targets = new_empty(targets, (1,))
-    order, ordered, runs = _sorted(targets, labels, samples, longest, classes, where)
+    order, ordered, runs = _sorted(targets, labels, shape, where)
     posteriors = new_empty(log_alpha, log_alpha.shape)
     threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
     edges = (samples, 2, times, 2)
@@ -86,36 +88,29 @@ def ctc_loss_backward(
         log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, log_alpha=contiguous(log_alpha), posteriors=posteriors,
         edge_mantissas=new_empty(log_probs, edges),
-        edge_exponents=new_empty(log_probs, edges, torch.int64), times=times, longest=longest,
-        blank=blank, labels=where, stride=stride,
+        edge_exponents=new_empty(log_probs, edges, torch.int64), shape=shape, labels=where,
     )  # fmt: skip
     launch(
         SOURCE, f"ctc_gradient<{ctype(log_probs.dtype)}>", grad_input.numel(),
         grad=grad, log_probs=log_probs, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, posteriors=posteriors, order=order, sorted=ordered, runs=runs,
-        grad_input=grad_input, times=times, samples=samples, classes=classes, longest=longest,
-        blank=blank, zero_infinity=zero_infinity, large=_is_large(times, samples, classes),
-        grad_stride=grad.stride(0), stride=stride,
+        grad_input=grad_input, shape=shape, zero_infinity=zero_infinity,
+        large=_is_large(times, samples, classes), grad_stride=grad.stride(0),
     )  # fmt: skip
     return grad_input
 
 
 def _sorted(
-    targets: Tensor,
-    lengths: Tensor,
-    samples: int,
-    longest: int,
-    classes: int,
-    where: LabelLayout,
+    targets: Tensor, lengths: Tensor, shape: CtcShape, where: LabelLayout
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The positions of each sample's labels by class, their classes, where a class begins."""
-    order = new_empty(targets, (samples, max(longest, 1)), torch.int32)
+    order = new_empty(targets, (shape.samples, max(shape.longest, 1)), torch.int32)
     ordered = new_empty(order, order.shape)
-    runs = new_full(targets, (samples, classes), -1, torch.int32)
+    runs = new_full(targets, (shape.samples, shape.classes), -1, torch.int32)
     launch(
-        SOURCE, f"ctc_sort<{ctype(targets.dtype)}>", samples * longest,
+        SOURCE, f"ctc_sort<{ctype(targets.dtype)}>", shape.samples * shape.longest,
         targets=targets, target_lengths=lengths, order=order, sorted=ordered, runs=runs,
-        samples=samples, longest=longest, classes=classes, labels=where,
+        samples=shape.samples, longest=shape.longest, classes=shape.classes, labels=where,
     )  # fmt: skip
     return order, ordered, runs
 

@@ -87,25 +87,30 @@ static __device__ __forceinline__ T interpolated(const Corners<T>& v, Place<T> a
   return add_rn(sum, mul_rn(mul_rn(y.part, x.part), v.high_high));
 }
 
+struct ImageCounts {
+  int64_t images, channels, offset_groups;
+};
+
 // What the columns of one launch lie over.
 struct Taps {
   Axis rows, columns;
-  int64_t images, channels, offset_groups;
+  ImageCounts counts;
   // The plane of the input that element i of the columns reads, and its tap.
   __device__ __forceinline__ Tap tap_of(int64_t i, int64_t& plane) const {
+    int64_t images = counts.images, channels = counts.channels;
     int64_t taps = rows.kernel * columns.kernel, outputs = rows.out * columns.out;
     int64_t before = quick_div(i, outputs), p = i - before * outputs;
     int64_t c_and_k = quick_div(before, images), image = before - c_and_k * images;
     int64_t c = quick_div(c_and_k, taps), k = c_and_k - c * taps;
-    int64_t group = quick_div(c, channels / offset_groups);
+    int64_t group = quick_div(c, channels / counts.offset_groups);
     plane = image * channels + c;
-    return {(image * offset_groups + group) * taps + k, k, p};
+    return {(image * counts.offset_groups + group) * taps + k, k, p};
   }
   __device__ __forceinline__ int64_t in_mask(const Tap& tap) const {
     return tap.before * rows.out * columns.out + tap.p;
   }
   __device__ __forceinline__ int64_t count() const {
-    return channels * rows.kernel * columns.kernel * images * rows.out * columns.out;
+    return counts.channels * rows.kernel * columns.kernel * counts.images * rows.out * columns.out;
   }
 };
 
@@ -114,10 +119,9 @@ template <typename scalar_t>
 __global__ void deform_sample(const scalar_t* __restrict__ input,
                               const scalar_t* __restrict__ offset,
                               const scalar_t* __restrict__ mask, scalar_t* __restrict__ sampled,
-                              Axis rows, Axis columns, int64_t images, int64_t channels,
-                              int64_t offset_groups) {
+                              Axis rows, Axis columns, ImageCounts counts) {
   using T = opmath_t<scalar_t>;
-  Taps taps = {rows, columns, images, channels, offset_groups};
+  Taps taps = {rows, columns, counts};
   int64_t height = rows.size, width = columns.size;
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
     int64_t plane;
@@ -136,10 +140,10 @@ template <typename scalar_t>
 __global__ void deform_scatter(const scalar_t* __restrict__ grad_columns,
                                const scalar_t* __restrict__ offset,
                                const scalar_t* __restrict__ mask, int32_t* keys, int64_t* sums,
-                               int64_t headroom, Axis rows, Axis columns, int64_t images,
-                               int64_t channels, int64_t offset_groups) {
+                               int64_t headroom, Axis rows, Axis columns, ImageCounts counts) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   using T = opmath_t<scalar_t>;
-  Taps taps = {rows, columns, images, channels, offset_groups};
+  Taps taps = {rows, columns, counts};
   int64_t height = rows.size, width = columns.size;
   for (int64_t i = thread_index(); i < taps.count(); i += thread_count()) {
     int64_t plane;
@@ -156,8 +160,7 @@ __global__ void deform_scatter(const scalar_t* __restrict__ grad_columns,
         if (!(y_far < 1 && x_far < 1)) continue;
         T weight = mul_rn(sub_rn(static_cast<T>(1), y_far), sub_rn(static_cast<T>(1), x_far));
         T addend = mul_rn(mul_rn(factor, weight), to_opmath(grad_columns[i]));
-        observe_or_add<scalar_t>(keys, sums, (plane * height + row) * width + column, addend,
-                                 headroom);
+        totals.observe_or_add((plane * height + row) * width + column, addend);
       }
     }
   }
@@ -170,9 +173,9 @@ __global__ void deform_move(const scalar_t* __restrict__ grad_columns,
                             const scalar_t* __restrict__ input, const scalar_t* __restrict__ offset,
                             const scalar_t* __restrict__ mask, scalar_t* __restrict__ grad_offset,
                             scalar_t* __restrict__ grad_mask, Axis rows, Axis columns,
-                            int64_t images, int64_t channels, int64_t offset_groups) {
+                            ImageCounts counts) {
   using T = opmath_t<scalar_t>;
-  Taps taps = {rows, columns, images, channels, offset_groups};
+  int64_t images = counts.images, channels = counts.channels, offset_groups = counts.offset_groups;
   int64_t height = rows.size, width = columns.size;
   int64_t kernel = rows.kernel * columns.kernel, outputs = rows.out * columns.out;
   int64_t per_group = offset_groups > 0 ? channels / offset_groups : 0;
@@ -181,7 +184,7 @@ __global__ void deform_move(const scalar_t* __restrict__ grad_columns,
     int64_t before = quick_div(tap, outputs), p = tap - before * outputs;
     int64_t image_and_group = quick_div(before, kernel), k = before - image_and_group * kernel;
     int64_t image = quick_div(image_and_group, offset_groups);
-    Place<T> at = place_of(offset, Tap{before, k, p}, taps.rows, taps.columns);
+    Place<T> at = place_of(offset, Tap{before, k, p}, rows, columns);
     Between<T> y = between(at.y, height), x = between(at.x, width);
     T y_rest = sub_rn(static_cast<T>(1), y.part), x_rest = sub_rn(static_cast<T>(1), x.part);
     T factor = mask != nullptr ? to_opmath(mask[tap]) : static_cast<T>(1);

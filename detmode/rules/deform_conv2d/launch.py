@@ -28,6 +28,8 @@ SOURCE = Source(
 
 Axis = namedtuple("Axis", "size kernel out stride padding dilation")
 """One axis of the convolution: the input's size, the kernel's, the output's, and the steps."""
+ImageCounts = namedtuple("ImageCounts", "images channels offset_groups")
+"""Images of one launch, the channels of each, and how many groups of them share their offsets."""
 
 
 def deform_conv2d_backward(
@@ -79,8 +81,8 @@ def deform_conv2d_backward(
         grad_of_part = contiguous(grad_of_part.permute(1, 2, 0, 3)).flatten(2)
         taps = torch.bmm(flat_weight.transpose(1, 2), grad_of_part)
         moved = {"offset": offset[part], "mask": None if kept_mask is None else kept_mask[part]}
-        sizes = {"images": images, "channels": input.shape[1], "offset_groups": offset_groups}
-        common = moved | sizes | {"rows": rows, "columns": columns}
+        counts = ImageCounts(images, input.shape[1], offset_groups)
+        common = moved | {"rows": rows, "columns": columns, "counts": counts}
         launch(
             SOURCE, f"deform_move<{ctype(input.dtype)}>", grad_offset[part].numel() // 2,
             grad_columns=taps, input=input[part], grad_offset=grad_offset[part],

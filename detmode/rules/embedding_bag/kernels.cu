@@ -22,11 +22,12 @@ __global__ void embedding_bag_sums(const scalar_t* __restrict__ grad,
                                    const index_t* __restrict__ bag_size, int32_t* keys,
                                    int64_t* sums, int64_t n, int64_t columns, int64_t num_weights,
                                    int64_t padding_idx, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     int64_t row = chosen_row(max_indices, bag_size, i, columns, num_weights, padding_idx);
     if (row < 0) continue;
     int64_t destination = row * columns + i - quick_div(i, columns) * columns;
-    observe_or_add<scalar_t>(keys, sums, destination, to_opmath(grad[i]), headroom);
+    totals.observe_or_add(destination, to_opmath(grad[i]));
   }
 }
 

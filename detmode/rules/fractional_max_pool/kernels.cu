@@ -53,12 +53,12 @@ __global__ void fractional_max_pool_backward(const scalar_t* __restrict__ grad_o
   const Axis<index_t> axes[3] = {{shape.t_in, shape.t_out, regions.t, regions.t_magic},
                                  {shape.h_in, shape.h_out, regions.h, regions.h_magic},
                                  {shape.w_in, shape.w_out, regions.w, regions.w_magic}};
-  index_t found = gather_chosen<per_thread, index_t>(
+  index_t chosen = gather_chosen<per_thread, index_t>(
       grad_output, indices, grad_input, shape, [&](int a, index_t i) -> window_range<index_t> {
         if (everywhere) return {0, axes[a].out, 1};
         return axes[a].covering(i);
       });
   if (everywhere) return;
-  found = block_reduce<256>(found, [](index_t a, index_t b) { return a + b; }, index_t(0));
-  if (threadIdx.x == 0) atomic_add(taken, static_cast<int64_t>(found));
+  chosen = block_reduce<256>(chosen, [](index_t a, index_t b) { return a + b; }, index_t(0));
+  if (threadIdx.x == 0) atomic_add(taken, static_cast<int64_t>(chosen));
 }

@@ -5,27 +5,24 @@ from __future__ import annotations
 import torch
 
 from detmode.cuda.checks import check_implemented, check_scalar_type
+from detmode.rules.grid_sampler.sampling import Sampling
 from detmode.table.conditions import FLOATING
 
 
 def check_how(
-    name: str,
-    interpolation: int,
-    padding: int,
-    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
+    name: str, how: Sampling, dtypes: tuple[torch.dtype, torch.dtype, torch.dtype]
 ) -> None:
     """Raise what ATen raises for the modes, and for the dtypes of input, grid and ``grad_output``.
 
     Args:
         name: of the kernel, in messages.
-        interpolation: the operator's ``interpolation_mode``.
-        padding: the operator's ``padding_mode``.
+        how: the operator's arguments.
         dtypes: of the three tensors.
     """
-    if interpolation not in range(3) or padding not in range(3):
+    if how.interpolation not in range(3) or how.padding not in range(3):
         raise RuntimeError(
             "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
-            f"got {interpolation} and {padding}"
+            f"got {how.interpolation} and {how.padding}"
         )
     check_implemented(name, dtypes[0], FLOATING)
     check_scalar_type(*dtypes)

@@ -13,7 +13,7 @@ from detmode.cuda import UnsizedLaunch, ctype, planned
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import matched
 from detmode.rules.grid_sampler.sampling import EXTENTS, NEAREST, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.sums import in_memory, plan_sums
+from detmode.rules.grid_sampler.sums import Sampled, in_memory, plan_sums
 from detmode.rules.grid_sampler.ways import GradientWay, choose
 
 THREADS = 256
@@ -64,10 +64,9 @@ def plan(
     # The coordinates are the grid's channels.
     grid_stride = strides_of((by_grid[0], by_grid[-1]) + by_grid[1:-1])
     extents = sizes_of(input_size), sizes_of(output_size), strides_of(grad[1]), grid_stride
-    pixels, dtype = prod(sizes), dtypes[0]
-    taps = TAPS[how.interpolation]
-    way = way or choose(dtype, taps, n, channels, pixels, per_image, most_shared)
-    scatter = plan_sums(launches, how, dims, dtype, n, channels, pixels, per_image, extents, way)
+    sampled, dtype = Sampled(n, channels, prod(sizes), per_image, extents), dtypes[0]
+    way = way or choose(dtype, TAPS[how.interpolation], *sampled[:4], most_shared)
+    scatter = plan_sums(launches, how, dims, dtype, sampled, way)
     gather = None
     if how.interpolation != NEAREST and samples * channels:
         blocks = -(-samples * way.runs // THREADS)

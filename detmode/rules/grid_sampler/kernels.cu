@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(256, sizeof(scalar_t) == 8 ? 2 : 4)
   Volume in = along(input_size), out = along(output_size);
   Samples of(output_size, grad_stride, grid_stride);
   Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
+  accumulator<scalar_t> totals(keys, sums, headroom);
   int64_t n = input_size.n, channels = input_size.c;
   int64_t samples = out.elements(), threads = n * groups * samples;
   for (int64_t thread = thread_index(); thread < threads; thread += thread_count()) {
@@ -55,12 +56,11 @@ __global__ void __launch_bounds__(256, sizeof(scalar_t) == 8 ? 2 : 4)
           addends[i] = weighted(sample, i, j, k, gradient);
         }
         if constexpr (taps == 2) {
-          observe_or_add_pair<scalar_t>(keys, sums, destinations, addends, headroom, together);
+          totals.observe_or_add_pair(destinations, addends, together);
         } else {
 #pragma unroll
           for (int i = 0; i < taps; ++i) {
-            if (destinations[i] < 0) continue;
-            observe_or_add<scalar_t>(keys, sums, destinations[i], addends[i], headroom);
+            if (destinations[i] >= 0) totals.observe_or_add(destinations[i], addends[i]);
           }
         }
       });
@@ -79,9 +79,7 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
                         extents input_size, extents output_size, extents grad_stride,
                         extents grid_stride, int64_t padding, bool align_corners,
                         int64_t headroom) {
-  using sum_t = accumulator<scalar_t>;
-  int64_t* sums = dynamic_shared<int64_t>();
-  int32_t* keys = reinterpret_cast<int32_t*>(sums + strip * sum_t::limbs);
+  auto totals = accumulator<scalar_t, in_block>::in_shared(strip, headroom);
   Volume in = along(input_size);
   Samples of(output_size, grad_stride, grid_stride);
   // A channel of few strips has few elements.
@@ -101,10 +99,7 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
       prefetch(gradients + of.in_grad(threadIdx.x));
     }
 #pragma unroll 4
-    for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
-      keys[i] = 0;
-      for (int k = 0; k < sum_t::limbs; ++k) sums[i * sum_t::limbs + k] = 0;
-    }
+    for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) totals.clear(i);
     __syncthreads();
 #pragma unroll 1
     for (int pass = 0; pass < 2; ++pass) {
@@ -131,13 +126,13 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
           int32_t row = sample.y.index[j] * width + sample.z.index[k] * frame - first;
 #pragma unroll
           for (int i = 0; i < taps; ++i) {
-            int32_t own = row + sample.x.index[i];
-            if (sample.x.index[i] < 0 || own < 0 || own >= owned) continue;
+            int32_t in_strip = row + sample.x.index[i];
+            if (sample.x.index[i] < 0 || in_strip < 0 || in_strip >= owned) continue;
             auto addend = weighted(sample, i, j, k, gradient);
             if (pass == 0) {
-              sum_t::observe_in_block(keys, own, addend);
+              totals.observe(in_strip, addend);
             } else {
-              sum_t::add_in_block(keys, sums, own, addend, headroom);
+              totals.add(in_strip, addend);
             }
           }
         });
@@ -148,8 +143,7 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
 #pragma unroll 2
     for (int32_t i = threadIdx.x; i < owned; i += blockDim.x) {
       // In a channel that few samples meet, most elements are 0.
-      strip_of_result[i] = sum_t::any(keys, i) ? finished_sum<scalar_t>(keys, sums, i, headroom)
-                                               : from_opmath<scalar_t>(0);
+      strip_of_result[i] = totals.any(i) ? totals.finish_from_zero(i) : from_opmath<scalar_t>(0);
     }
     __syncthreads();
   }

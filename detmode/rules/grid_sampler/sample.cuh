@@ -8,8 +8,8 @@
 struct Volume {
   int64_t along[3];
   __device__ __forceinline__ int64_t elements() const { return along[0] * along[1] * along[2]; }
-  __device__ __forceinline__ int64_t dot(const Volume& other) const {
-    return along[0] * other.along[0] + along[1] * other.along[1] + along[2] * other.along[2];
+  __device__ __forceinline__ int64_t dot(const Volume& stride) const {
+    return along[0] * stride.along[0] + along[1] * stride.along[1] + along[2] * stride.along[2];
   }
 };
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +15,30 @@ from detmode.rules.grid_sampler.sampling import EXTENTS, SOURCE, TAPS, Sampling
 from detmode.rules.grid_sampler.ways import GradientWay
 
 
+class Sampled(NamedTuple):
+    """The sizes of what is sampled.
+
+    Args:
+        images: in the input.
+        channels: of an image.
+        pixels: of a channel.
+        samples: of a channel, in the output.
+        extents: the kernels' :data:`~.sampling.EXTENTS`.
+    """
+
+    images: int
+    channels: int
+    pixels: int
+    samples: int
+    extents: Sequence[tuple[int, ...]]
+
+
 def plan_sums(
     launches: tuple[UnsizedLaunch, UnsizedLaunch],
     how: Sampling,
     dims: int,
     dtype: torch.dtype,
-    n: int,
-    channels: int,
-    pixels: int,
-    samples: int,
-    extents: Sequence[tuple[int, ...]],
+    sampled: Sampled,
     way: GradientWay,
 ) -> Callable[..., None]:
     """Plan the launches that fill ``result``, called with it, ``grad_output`` and ``grid``.
@@ -33,25 +48,20 @@ def plan_sums(
         how: the input is sampled.
         dims: of an image.
         dtype: of the input.
-        n: images.
-        channels: of each image.
-        pixels: of each channel.
-        samples: likewise.
-        extents: the kernels' :data:`~.sampling.EXTENTS`.
+        sampled: the sizes.
         way: in which they are added up.
     """
-    bits, groups = (
-        headroom(samples * TAPS[how.interpolation] ** dims),
-        -(-channels // way.per_thread),
-    )
+    images, channels, pixels, samples, extents = sampled
+    bits = headroom(samples * TAPS[how.interpolation] ** dims)
     if way.strips is not None:
         blocks, threads, shared, strip, strips = way.strips
         run = _in_blocks(how, dims, dtype, threads, shared).launch_blocks
         return partial(run, blocks, strip, strips, *extents, bits)
-    (add, finish), numel = launches, n * channels * pixels
+    (add, finish), numel = launches, images * channels * pixels
+    groups = -(-channels // way.per_thread)
     return partial(
         _add_up,
-        add.of_threads(n * samples * groups, groups, way.per_thread, *extents, bits),
+        add.of_threads(images * samples * groups, groups, way.per_thread, *extents, bits),
         # Packed at each call: that takes half a microsecond, and a plan more than one.
         partial(finish.launch, -(-numel // 2), numel, bits),
     )
@@ -88,7 +98,7 @@ def in_memory(
     Raises:
         Exception: as ATen, for modes and dtypes.
     """
-    check_how(name, how.interpolation, how.padding, dtypes)
+    check_how(name, how, dtypes)
     dtype = dtypes[0]
     entry = f"grid_sampler_scatter<{ctype(dtype)}, {dims}, {TAPS[how.interpolation]}>"
     unset = ("groups", "per_thread", *EXTENTS, "headroom")

@@ -45,7 +45,7 @@ def choose(
         n: images.
         channels: of each image.
         pixels: of each channel.
-        samples: likewise.
+        samples: of each channel, in the output.
         shared: bytes of shared memory that a block may have. No bit depends on it.
     """
     planes, strips = n * channels, None

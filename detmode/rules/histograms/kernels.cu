@@ -20,10 +20,10 @@ static __device__ __forceinline__ int64_t bin_of(scalar_t value, scalar_t low, s
 template <typename scalar_t>
 __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restrict__ counts,
                             int64_t n, int64_t bins, double min, double max, bool in_shared) {
-  uint32_t* own = dynamic_shared<uint32_t>();
+  uint32_t* block_counts = dynamic_shared<uint32_t>();
   scalar_t low = static_cast<scalar_t>(min), high = static_cast<scalar_t>(max);
   if (in_shared) {
-    for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) own[b] = 0;
+    for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) block_counts[b] = 0;
     __syncthreads();
   }
   constexpr int BATCH = 4;
@@ -41,7 +41,7 @@ __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restr
       if (!(values[b] >= low && values[b] <= high)) continue;
       int64_t bin = bin_of(values[b], low, high, bins);
       if (in_shared) {
-        atomicAdd(own + bin, 1u);
+        atomicAdd(block_counts + bin, 1u);
       } else {
         atomic_add(counts + bin, 1);
       }
@@ -50,7 +50,7 @@ __global__ void histc_count(const scalar_t* __restrict__ input, int64_t* __restr
   if (in_shared) {
     __syncthreads();
     for (int64_t b = threadIdx.x; b < bins; b += blockDim.x) {
-      if (own[b] > 0) atomic_add(counts + b, static_cast<int64_t>(own[b]));
+      if (block_counts[b] > 0) atomic_add(counts + b, static_cast<int64_t>(block_counts[b]));
     }
   }
 }

@@ -75,18 +75,18 @@ __global__ void __launch_bounds__(THREADS)
       if (base + j * thread_count() >= n || chosen[j] == ignore_index) continue;
       DETMODE_ASSERT(chosen[j] >= 0 && chosen[j] < classes);
       double value = widened(self[offset[j] + chosen[j] * self_stride.c]);
-      double own = weight != nullptr ? widened(weight[chosen[j]]) : 1.0;
-      add<scalar_t>(sums.loss, -mul_rn(value, own));
-      add<scalar_t>(sums.weight, own);
+      double class_weight = weight != nullptr ? widened(weight[chosen[j]]) : 1.0;
+      add<scalar_t>(sums.loss, -mul_rn(value, class_weight));
+      add<scalar_t>(sums.weight, class_weight);
     }
   }
   sums = block_reduce<THREADS>(sums, join_op(), Sums{});
   if (threadIdx.x == 0) {
-    double* own = partials + 4 * static_cast<int64_t>(blockIdx.x);
-    own[0] = sums.loss.high;
-    own[1] = sums.loss.low;
-    own[2] = sums.weight.high;
-    own[3] = sums.weight.low;
+    double* block_sums = partials + 4 * static_cast<int64_t>(blockIdx.x);
+    block_sums[0] = sums.loss.high;
+    block_sums[1] = sums.loss.low;
+    block_sums[2] = sums.weight.high;
+    block_sums[3] = sums.weight.low;
   }
 }
 
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(THREADS)
   Sums sums = {};
   // A thread's blocks in ascending order, THREADS apart.
   for (int64_t b = threadIdx.x; b < blocks; b += THREADS) {
-    const double* own = partials + 4 * b;
-    sums = join_op()(sums, Sums{{own[0], own[1]}, {own[2], own[3]}});
+    const double* block_sums = partials + 4 * b;
+    sums = join_op()(sums, Sums{{block_sums[0], block_sums[1]}, {block_sums[2], block_sums[3]}});
   }
   sums = block_reduce<THREADS>(sums, join_op(), Sums{});
   if (threadIdx.x == 0) {

@@ -49,23 +49,23 @@ __global__ void select_in_thread(const scalar_t* __restrict__ input, scalar_t* _
       }
     }
     int left = static_cast<int>(rank_of(kind, k, n, nans));
-    key_t found = 0;
+    key_t fixed = 0;
 #pragma unroll 1
     for (int bit = key::bits - 1; bit >= 0; --bit) {
       int below = 0;
 #pragma unroll
-      for (int i = 0; i < capacity; ++i) below += keys[i] >> bit == found >> bit ? 1 : 0;
+      for (int i = 0; i < capacity; ++i) below += keys[i] >> bit == fixed >> bit ? 1 : 0;
       if (left >= below) {
         left -= below;
-        found = static_cast<key_t>(found | key_t(1) << bit);
+        fixed = static_cast<key_t>(fixed | key_t(1) << bit);
       }
     }
     int index = 0;
 #pragma unroll
     for (int i = capacity - 1; i >= 0; --i) {
-      if (key::merged(keys[i]) == key::merged(found)) index = i;
+      if (key::merged(keys[i]) == key::merged(fixed)) index = i;
     }
-    values[slice] = answer<scalar_t>(found, first[index * inner]);
+    values[slice] = answer<scalar_t>(fixed, first[index * inner]);
     indices[slice] = index;
   }
 }
@@ -82,11 +82,11 @@ static __device__ __forceinline__ int counts_of(int digit) {
 }
 constexpr int COUNTS = (DIGITS + DIGITS / 8) * COPIES;
 
-// Counts by digit what agrees with `found` in the bits `above` the digit at `shift`.
+// Counts by digit what agrees with `fixed` in the bits `above` the digit at `shift`.
 template <typename key_t>
-static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, key_t found,
+static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, key_t fixed,
                                                    key_t above, int shift) {
-  if (((key ^ found) & above) != 0) return;
+  if (((key ^ fixed) & above) != 0) return;
   int digit = static_cast<int>(key >> shift) & (DIGITS - 1);
   atomicAdd(counts + counts_of(digit) + static_cast<int>(threadIdx.x) % COPIES, 1u);
 }
@@ -96,27 +96,27 @@ static __device__ __forceinline__ void count_digit(uint32_t* counts, key_t key, 
 // another has counted.
 template <typename Count>
 static __device__ __forceinline__ int choose_digit(Count count, int64_t& left) {
-  constexpr int own = DIGITS / 32;
+  constexpr int per_lane = DIGITS / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  int64_t counts[own], sum = 0;
+  int64_t counts[per_lane], sum = 0;
 #pragma unroll
-  for (int d = 0; d < own; ++d) {
-    counts[d] = count(lane * own + d);
+  for (int d = 0; d < per_lane; ++d) {
+    counts[d] = count(lane * per_lane + d);
     sum += counts[d];
   }
   int64_t up_to = sum;
   for (int delta = 1; delta < 32; delta *= 2) {
-    int64_t other = __shfl_up_sync(0xffffffffu, up_to, delta);
-    if (lane >= delta) up_to += other;
+    int64_t before = __shfl_up_sync(0xffffffffu, up_to, delta);
+    if (lane >= delta) up_to += before;
   }
   // The first lane whose digits reach beyond the rank; one does.
   unsigned int reach = __ballot_sync(0xffffffffu, up_to > left);
   int chosen = __ffs(static_cast<int>(reach)) - 1;
   int64_t rest = left - (up_to - sum);
-  int digit = lane * own;
+  int digit = lane * per_lane;
 #pragma unroll
-  for (int d = 0; d < own - 1; ++d) {
-    if (digit == lane * own + d && rest >= counts[d]) {
+  for (int d = 0; d < per_lane - 1; ++d) {
+    if (digit == lane * per_lane + d && rest >= counts[d]) {
       rest -= counts[d];
       ++digit;
     }
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(1024)
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const scalar_t* first = input + row * n;
-    key_t found = 0, above = 0;
+    key_t fixed = 0, above = 0;
     for (int shift = key::bits - 8; shift >= 0; shift -= 8) {
       bool reads = above == 0;
       // What was counted before is used up: the last row's index, the last digit.
@@ -164,10 +164,10 @@ __global__ void __launch_bounds__(1024)
       __syncthreads();
       for (int64_t i = thread; i < n; i += threads) {
         // A thread writes and reads its own elements of the cache only.
-        key_t own = cached && !reads ? cache[i] : key::of(first[i]);
-        if (cached && reads) cache[i] = own;
-        if (reads && key::nan(own)) atomicAdd(&nans, 1u);
-        count_digit(counts, own, found, above, shift);
+        key_t element = cached && !reads ? cache[i] : key::of(first[i]);
+        if (cached && reads) cache[i] = element;
+        if (reads && key::nan(element)) atomicAdd(&nans, 1u);
+        count_digit(counts, element, fixed, above, shift);
       }
       __syncthreads();
       if (thread < 32) {
@@ -179,24 +179,24 @@ __global__ void __launch_bounds__(1024)
         }
       }
       __syncthreads();
-      found = static_cast<key_t>(found | static_cast<key_t>(chosen) << shift);
+      fixed = static_cast<key_t>(fixed | static_cast<key_t>(chosen) << shift);
       above = static_cast<key_t>(above | static_cast<key_t>(DIGITS - 1) << shift);
     }
     for (int64_t i = thread; i < n; i += threads) {
-      if (key::merged(cached ? cache[i] : key::of(first[i])) != key::merged(found)) continue;
+      if (key::merged(cached ? cache[i] : key::of(first[i])) != key::merged(fixed)) continue;
       // Of 32 bits: in shared memory a GPU has no such atomic of 64, but a loop.
       atomic_min(&smallest, static_cast<int>(i));
       break;
     }
     __syncthreads();
     if (thread == 0) {
-      values[row] = answer<scalar_t>(found, first[smallest]);
+      values[row] = answer<scalar_t>(fixed, first[smallest]);
       indices[row] = smallest;
     }
   }
 }
 
-// Few long rows: `chunks` blocks each, and a launch for each step. Per row, `found` is the key's
+// Few long rows: `chunks` blocks each, and a launch for each step. Per row, `prefix` is the key's
 // fixed digits, `left` the rank among the keys that agree with them, `counts` the DIGITS counts and
 // the number of NaNs; all start at zero.
 constexpr int SLOTS = DIGITS + 1;
@@ -204,39 +204,39 @@ constexpr int SLOTS = DIGITS + 1;
 constexpr int BATCH = 4;
 
 template <typename scalar_t>
-__global__ void select_count(const scalar_t* __restrict__ input, const int64_t* __restrict__ found,
+__global__ void select_count(const scalar_t* __restrict__ input, const int64_t* __restrict__ prefix,
                              int64_t* __restrict__ counts, int64_t n, int64_t chunks,
                              int64_t shift) {
   using key = radix_key<scalar_t>;
   using key_t = typename key::type;
-  __shared__ uint32_t own_counts[COUNTS];
+  __shared__ uint32_t block_counts[COUNTS];
   __shared__ uint32_t nans;
   int64_t row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
   int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  for (int i = thread; i < COUNTS; i += threads) own_counts[i] = 0;
+  for (int i = thread; i < COUNTS; i += threads) block_counts[i] = 0;
   if (thread == 0) nans = 0;
   __syncthreads();
-  key_t fixed = static_cast<key_t>(found[row]);
+  key_t fixed = static_cast<key_t>(prefix[row]);
   bool reads = shift + 8 == key::bits;
   // Shifted in two steps: by all its bits a word must not be shifted.
   key_t above = static_cast<key_t>(~uint64_t(0) << shift << 8);
   int64_t step = chunks * threads;
   for (int64_t i = chunk * threads + thread; i < n; i += BATCH * step) {
-    key_t own[BATCH];
+    key_t elements[BATCH];
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
-      own[b] = key::of(input[row * n + min_index(i + b * step, n - 1)]);
+      elements[b] = key::of(input[row * n + min_index(i + b * step, n - 1)]);
     }
 #pragma unroll
     for (int b = 0; b < BATCH; ++b) {
       if (i + b * step >= n) break;
-      if (reads && key::nan(own[b])) atomicAdd(&nans, 1u);
-      count_digit(own_counts, own[b], fixed, above, static_cast<int>(shift));
+      if (reads && key::nan(elements[b])) atomicAdd(&nans, 1u);
+      count_digit(block_counts, elements[b], fixed, above, static_cast<int>(shift));
     }
   }
   __syncthreads();
   for (int d = thread; d < DIGITS; d += threads) {
-    int64_t total = total_of(own_counts, d);
+    int64_t total = total_of(block_counts, d);
     if (total > 0) atomic_add(counts + row * SLOTS + d, total);
   }
   if (thread == 0 && nans > 0) atomic_add(counts + row * SLOTS + DIGITS, int64_t(nans));
@@ -244,28 +244,28 @@ __global__ void select_count(const scalar_t* __restrict__ input, const int64_t* 
 
 // One warp for each row: fixes a digit, and clears the counts for the next one.
 template <typename scalar_t>
-__global__ void select_digit(int64_t* __restrict__ counts, int64_t* __restrict__ found,
+__global__ void select_digit(int64_t* __restrict__ counts, int64_t* __restrict__ prefix,
                              int64_t* __restrict__ left, int64_t n, int64_t kind, int64_t k,
                              int64_t shift) {
   using key = radix_key<scalar_t>;
   int64_t row = blockIdx.x;
-  int64_t* own = counts + row * SLOTS;
-  int64_t rank = shift + 8 == key::bits ? rank_of(kind, k, n, own[DIGITS]) : left[row];
-  int digit = choose_digit([&](int d) { return own[d]; }, rank);
-  for (int d = static_cast<int>(threadIdx.x); d < DIGITS; d += 32) own[d] = 0;
+  int64_t* row_counts = counts + row * SLOTS;
+  int64_t rank = shift + 8 == key::bits ? rank_of(kind, k, n, row_counts[DIGITS]) : left[row];
+  int digit = choose_digit([&](int d) { return row_counts[d]; }, rank);
+  for (int d = static_cast<int>(threadIdx.x); d < DIGITS; d += 32) row_counts[d] = 0;
   if (threadIdx.x == 0) {
-    found[row] |= static_cast<int64_t>(static_cast<uint64_t>(digit) << shift);
+    prefix[row] |= static_cast<int64_t>(static_cast<uint64_t>(digit) << shift);
     left[row] = rank;
   }
 }
 
 // `indices` start at n.
 template <typename scalar_t>
-__global__ void select_index(const scalar_t* __restrict__ input, const int64_t* __restrict__ found,
+__global__ void select_index(const scalar_t* __restrict__ input, const int64_t* __restrict__ prefix,
                              int64_t* __restrict__ indices, int64_t n, int64_t chunks) {
   using key = radix_key<scalar_t>;
   int64_t row = blockIdx.x / chunks, chunk = blockIdx.x - row * chunks;
-  auto wanted = key::merged(static_cast<typename key::type>(found[row]));
+  auto wanted = key::merged(static_cast<typename key::type>(prefix[row]));
   int64_t step = chunks * blockDim.x;
   for (int64_t i = chunk * blockDim.x + threadIdx.x; i < n; i += BATCH * step) {
     // A stale read only costs a step: what comes is larger still.
@@ -283,11 +283,11 @@ __global__ void select_index(const scalar_t* __restrict__ input, const int64_t* 
 }
 
 template <typename scalar_t>
-__global__ void select_value(const scalar_t* __restrict__ input, const int64_t* __restrict__ found,
+__global__ void select_value(const scalar_t* __restrict__ input, const int64_t* __restrict__ prefix,
                              const int64_t* __restrict__ indices, scalar_t* __restrict__ values,
                              int64_t rows, int64_t n) {
   for (int64_t row = thread_index(); row < rows; row += thread_count()) {
-    auto wanted = static_cast<typename radix_key<scalar_t>::type>(found[row]);
+    auto wanted = static_cast<typename radix_key<scalar_t>::type>(prefix[row]);
     values[row] = answer<scalar_t>(wanted, input[row * n + indices[row]]);
   }
 }

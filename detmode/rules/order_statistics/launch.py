@@ -129,22 +129,22 @@ def _select_long(
     """A row to many blocks: two small launches for each digit of 8 bits, then the index."""
     scalar, rows = ctype(input.dtype), values.numel()
     state = new_zeros(input, (rows * 259,), torch.int64)
-    counts, selected, left = state.split((rows * 257, rows, rows))
+    counts, prefix, left = state.split((rows * 257, rows, rows))
     for shift in range(8 * input.itemsize - 8, -8, -8):
         launch_blocks(
             SOURCE, f"select_count<{scalar}>", rows * chunks, 256,
-            input=input, found=selected, counts=counts, n=n, chunks=chunks, shift=shift,
+            input=input, prefix=prefix, counts=counts, n=n, chunks=chunks, shift=shift,
         )  # fmt: skip
         launch_blocks(
             SOURCE, f"select_digit<{scalar}>", rows, 32,
-            counts=counts, found=selected, left=left, n=n, kind=kind, k=k, shift=shift,
+            counts=counts, prefix=prefix, left=left, n=n, kind=kind, k=k, shift=shift,
         )  # fmt: skip
     indices.fill_(n)
     launch_blocks(
         SOURCE, f"select_index<{scalar}>", rows * chunks, 256,
-        input=input, found=selected, indices=indices, n=n, chunks=chunks,
+        input=input, prefix=prefix, indices=indices, n=n, chunks=chunks,
     )  # fmt: skip
     launch(
         SOURCE, f"select_value<{scalar}>", rows,
-        input=input, found=selected, indices=indices, values=values, rows=rows, n=n,
+        input=input, prefix=prefix, indices=indices, values=values, rows=rows, n=n,
     )  # fmt: skip

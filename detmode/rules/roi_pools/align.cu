@@ -46,8 +46,8 @@ static __device__ __forceinline__ T bin_start(const Axis<T>& axis, int64_t p) {
 template <typename T>
 static __device__ __forceinline__ bool may_reach(const Axis<T>& axis, int64_t p, int64_t p_end,
                                                  int64_t first, int64_t last) {
-  T one = bin_start(axis, p), other = bin_start(axis, p_end);
-  T low = one < other ? one : other, high = one < other ? other : one;
+  T start = bin_start(axis, p), end = bin_start(axis, p_end);
+  T low = start < end ? start : end, high = start < end ? end : start;
   return axis.grid > 0 && high >= static_cast<T>(first - 2) && low <= static_cast<T>(last + 2);
 }
 
@@ -147,7 +147,7 @@ __global__ void roi_align_backward(const scalar_t* __restrict__ grad,
         [&](int64_t n, const AlignedRegion<T>& region) {
           if (!owns || !may_reach(region.columns, q_begin, q_end, column, column)) return;
           T samples = static_cast<T>(region.rows.grid * region.columns.grid);
-          const scalar_t* own = grad + n * grad_stride.n + channel * grad_stride.c;
+          const scalar_t* gradients = grad + n * grad_stride.n + channel * grad_stride.c;
           for (int64_t p = p_begin; p < p_end; ++p) {
             Weight<T> along_rows = weight_at(region.rows, p, row, height);
             if (!along_rows.reaches) continue;
@@ -156,7 +156,7 @@ __global__ void roi_align_backward(const scalar_t* __restrict__ grad,
               if (!along_columns.reaches) continue;
               T weight = div_rn(mul_rn(along_rows.sum, along_columns.sum), samples);
               bool has_zero = along_rows.has_zero || along_columns.has_zero;
-              const scalar_t* values = own + p * grad_stride.h + q * grad_stride.w;
+              const scalar_t* values = gradients + p * grad_stride.h + q * grad_stride.w;
 #pragma unroll
               for (int k = 0; k < per_thread; ++k) {
                 if (k >= own_channels) break;

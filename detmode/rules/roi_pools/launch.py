@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any
 
 from torch import Tensor
@@ -9,6 +10,9 @@ from torch import Tensor
 from detmode.cuda import contiguous, ctype, new_empty, sum_to_zeros
 from detmode.cuda.rows.extents import Extents, strides_of
 from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
+
+PooledPlanes = namedtuple("PooledPlanes", "images channels pixels bins")
+"""The images, their channels, and of each the pixels in grad_input and the bins of a region."""
 
 
 def roi_align_backward(
@@ -105,8 +109,8 @@ def roi_pool_backward(
     sum_to_zeros(
         POOL, f"roi_pool_scatter<{ctype(grad.dtype)}>", grad.numel(),
         result=grad_input, addends=rois.shape[0] * pooled, grad=contiguous(grad),
-        rois=contiguous(rois), argmax=contiguous(argmax), n=grad.numel(), images=batch_size,
-        channels=channels, pixels=height * width, bins=pooled,
+        rois=contiguous(rois), argmax=contiguous(argmax), n=grad.numel(),
+        planes=PooledPlanes(batch_size, channels, height * width, pooled),
     )  # fmt: skip
     return grad_input
 

@@ -3,30 +3,34 @@
 #include "regions.cuh"
 #include "sum_to_zeros.cuh"
 
+struct pooled_planes {
+  int64_t images, channels, pixels, bins;
+};
+
 // The place in grad_input [images, channels, pixels] that the gradient of bin `i` of
 // [regions, channels, bins] goes to; -1 where the bin was empty.
 template <typename scalar_t>
 static __device__ __forceinline__ int64_t destination_of(int64_t i, const scalar_t* rois,
-                                                         const int32_t* argmax, int64_t images,
-                                                         int64_t channels, int64_t pixels,
-                                                         int64_t bins) {
+                                                         const int32_t* argmax,
+                                                         const pooled_planes& planes) {
   int64_t pixel = argmax[i];
   if (pixel == -1) return -1;
-  DETMODE_ASSERT(pixel >= 0 && pixel < pixels);
-  int64_t plane = quick_div(i, bins), n = quick_div(plane, channels);
-  return (image_of(rois + 5 * n, images) * channels + plane - n * channels) * pixels + pixel;
+  DETMODE_ASSERT(pixel >= 0 && pixel < planes.pixels);
+  int64_t plane = quick_div(i, planes.bins), n = quick_div(plane, planes.channels);
+  int64_t first = image_of(rois + 5 * n, planes.images) * planes.channels;
+  return (first + plane - n * planes.channels) * planes.pixels + pixel;
 }
 
 template <typename scalar_t>
 __global__ void roi_pool_scatter(const scalar_t* __restrict__ grad,
                                  const scalar_t* __restrict__ rois,
                                  const int32_t* __restrict__ argmax, int32_t* keys, int64_t* sums,
-                                 int64_t n, int64_t images, int64_t channels, int64_t pixels,
-                                 int64_t bins, int64_t headroom) {
+                                 int64_t n, pooled_planes planes, int64_t headroom) {
+  accumulator<scalar_t> totals(keys, sums, headroom);
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    int64_t destination = destination_of(i, rois, argmax, images, channels, pixels, bins);
+    int64_t destination = destination_of(i, rois, argmax, planes);
     if (destination < 0) continue;
-    observe_or_add<scalar_t>(keys, sums, destination, to_opmath(grad[i]), headroom);
+    totals.observe_or_add(destination, to_opmath(grad[i]));
   }
 }
 

@@ -1,0 +1,224 @@
+// Sums and products of rows by destination: the rows sorted by destination (sort.cu), reduced piece
+// by piece (sorted_rows or wide_rows), and then the pieces' carries (sorted_carries).
+#include "block_reduce.cuh"
+#include "row_runs.cuh"
+#include "row_shape.cuh"
+
+// Sorted rows, in one group of columns.
+template <typename row_t, int width, typename key_t>
+struct sorted_columns : keyed_rows<row_t, width, key_t> {
+  using runs_t = neighbours<row_t, width>;
+  using pack_t = typename runs_t::pack_t;
+  const int32_t* order;
+  const typename row_t::scalar_t* source;
+  scaling alpha;
+  __device__ __forceinline__ pack_t load(int64_t row) const {
+    return *reinterpret_cast<const pack_t*>(source + order[row] * this->out.inner);
+  }
+  __device__ __forceinline__ runs_t value(const pack_t& pack) const {
+    return runs_t::read(pack, alpha);
+  }
+};
+
+// The first launch of row_runs.cuh's order: the rows themselves. `order` is the stable sort of the
+// index, `keys` its values.
+template <typename row_t, int width, typename key_t>
+__global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
+                            const typename row_t::scalar_t* __restrict__ source,
+                            typename row_t::scalar_t* __restrict__ out,
+                            double* __restrict__ carries, row_shape shape, bool include_self,
+                            bool mean, scaling alpha) {
+  using store_t = row_store<row_t, width, key_t>;
+  auto* carried = reinterpret_cast<neighbours<row_t, width>*>(carries);
+  int64_t rows = shape.rows, inner = shape.inner;
+  int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
+  for (int64_t i = thread_index(); i < all; i += thread_count()) {
+    int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
+    auto* from = column_of(source, column, rows, inner);
+    auto* to = column_of(out, column, shape.size, inner);
+    // A run that is complete here lies in this piece.
+    int64_t begin = piece * PIECE, end = min_index(rows, (piece + 1) * PIECE);
+    store_t store{to, mean ? keys : nullptr, begin, end, inner, include_self};
+    keyed_rows<row_t, width, key_t> keyed{keys, store, {carried, groups, group}};
+    sorted_columns<row_t, width, key_t> columns{keyed, order, from, alpha};
+    segment_piece<PIECE>(piece, rows, columns);
+  }
+}
+
+// The first launch for wide rows. A thread takes a share of a piece and 16 bytes of columns. Of two
+// blocks on a multiprocessor one loads while the other adds.
+constexpr int SHARE = 8;
+
+// One store of 16 bytes. Of lanes that it has computed, the compiler makes one for each word.
+template <typename T>
+static __device__ __forceinline__ void store_at_once(T* to, const T& value) {
+  static_assert(sizeof(T) == 16, "16 bytes");
+#ifdef __CUDA_ARCH__
+  words_of<T> words;
+  words.value = value;
+  const int32_t* word = words.word;
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(global_address(to)), "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3])
+               : "memory");
+#else
+  *to = value;
+#endif
+}
+
+// Wide rows, in one group of columns.
+template <typename row_t, int width>
+struct wide_columns {
+  using value_t = neighbours<row_t, width>;
+  using pack_t = typename value_t::pack_t;
+  // A destination's initial values are loaded with its first row, not after the last one.
+  struct row_and_initial {
+    pack_t row, initial;
+  };
+  const int32_t* order;
+  const typename row_t::scalar_t* source;
+  typename row_t::scalar_t* out;
+  int64_t inner;
+  bool include_self;
+  scaling alpha;
+  row_carries<value_t> carries;
+  __device__ __forceinline__ pack_t* target(int64_t key) const {
+    return reinterpret_cast<pack_t*>(out + key * inner);
+  }
+  __device__ __forceinline__ int32_t place(int64_t row) const { return order[row]; }
+  __device__ __forceinline__ row_and_initial load(int64_t place, int64_t key, bool begins) const {
+    row_and_initial loaded;
+    loaded.row = *reinterpret_cast<const pack_t*>(source + place * inner);
+    if (begins) loaded.initial = *target(key);
+    return loaded;
+  }
+  __device__ __forceinline__ value_t value(const row_and_initial& loaded) const {
+    return value_t::read(loaded.row, alpha);
+  }
+  __device__ __forceinline__ void store(int64_t key, const value_t& runs,
+                                        const row_and_initial& loaded) const {
+    pack_t sums;
+    for (int k = 0; k < width; ++k) {
+      sums.lane[k] = runs.lane[k].onto(loaded.initial.lane[k], include_self, 1);
+    }
+    store_at_once(target(key), sums);
+  }
+  __device__ __forceinline__ void carry(int64_t slot, const value_t& runs) const {
+    carries[slot] = runs;
+  }
+};
+
+template <typename row_t, int width, typename key_t>
+__global__ void __launch_bounds__(256, 2)
+    wide_rows(const key_t* __restrict__ keys, const int32_t* __restrict__ order,
+              const typename row_t::scalar_t* __restrict__ source,
+              typename row_t::scalar_t* __restrict__ out, double* __restrict__ carries,
+              row_shape shape, bool include_self, scaling alpha) {
+  auto* carried = reinterpret_cast<neighbours<row_t, width>*>(carries);
+  int64_t rows = shape.rows, inner = shape.inner;
+  int64_t groups = shape.outer * inner / width, all = ceil_div(rows, SHARE) * groups;
+  for (int64_t i = thread_index(); i < all; i += thread_count()) {
+    int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
+    auto* from = column_of(source, column, rows, inner);
+    auto* to = column_of(out, column, shape.size, inner);
+    wide_columns<row_t, width> columns{
+        order, from, to, inner, include_self, alpha, {carried, groups, group}};
+    segment_share<PIECE, SHARE>(s, rows, keys, columns);
+  }
+}
+
+// The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
+// below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
+static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
+#pragma unroll 1
+  for (; level > 0; --level) slot = slot / 2 * PIECE + slot % 2 * (PIECE - 1);
+  return min_index(slot, rows - 1);
+}
+
+// The carries of a level, in one group of columns.
+template <typename row_t, int width, typename key_t, bool wide>
+struct carried_columns {
+  using value_t = neighbours<row_t, width>;
+  using store_t = row_store<row_t, width, key_t>;
+  // A destination's initial values are loaded with its carries: few threads walk here, and each
+  // would wait for them at the end of every run.
+  struct runs_and_initial {
+    value_t runs;
+    typename store_t::initial_t initial;
+  };
+  const key_t* keys;
+  int64_t level, rows;
+  store_t out;
+  row_carries<value_t> below, carries;
+  // Of wide rows -1 where nothing is carried.
+  __device__ __forceinline__ key_t key(int64_t slot) const {
+    if (!wide) return keys[row_of_carry(slot, level, rows)];
+    int64_t lowest = row_of_carry(slot, level - 1, 2 * segment_pieces<PIECE>(rows));
+    int64_t border = (lowest + 1) / 2 * PIECE;
+    return segment_carries<PIECE>(border, rows, keys) ? keys[border] : key_t(-1);
+  }
+  // What is not carried is read as well, so that no read waits for the key. Its destination is
+  // another thread's.
+  __device__ __forceinline__ runs_and_initial load(int64_t slot) const {
+    key_t destination = key(slot);
+    runs_and_initial loaded{below[slot], {}};
+    if (!wide || destination >= 0) {
+      loaded.initial = out.initial(destination);
+    } else {
+      loaded.runs = value_t::nothing();
+    }
+    return loaded;
+  }
+  __device__ __forceinline__ value_t value(const runs_and_initial& loaded) const {
+    return loaded.runs;
+  }
+  __device__ __forceinline__ void store(key_t destination, const value_t& runs,
+                                        const runs_and_initial& loaded) const {
+    if (!wide || destination >= 0) {
+      out.put(destination, runs, out.rows_of(destination), loaded.initial);
+    }
+  }
+  __device__ __forceinline__ void carry(int64_t slot, key_t destination,
+                                        const value_t& runs) const {
+    if (!wide || destination >= 0) carries[slot] = runs;
+  }
+};
+
+// The launches after it reduce the carries level by level, until one piece holds them all. Those of
+// a level lie behind those of the level below. `owned` is how many groups of columns a block has to
+// itself, in which it goes on through all levels from `level` on; 0: the launch is one level, of
+// all groups.
+template <typename row_t, int width, typename key_t, bool wide = false>
+__global__ void sorted_carries(const key_t* __restrict__ keys,
+                               typename row_t::scalar_t* __restrict__ out,
+                               double* __restrict__ carries, row_shape shape, bool include_self,
+                               bool mean, int64_t level, int64_t owned) {
+  using runs_t = neighbours<row_t, width>;
+  using store_t = row_store<row_t, width, key_t>;
+  using columns_t = carried_columns<row_t, width, key_t, wide>;
+  runs_t* read = reinterpret_cast<runs_t*>(carries);
+  int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
+  for (int64_t below = 1; below < level; ++below) {
+    read += n * all;
+    n = 2 * segment_pieces<PIECE>(n);
+  }
+  int64_t first_group = blockIdx.x * owned;
+  int64_t groups = owned > 0 ? min_index(owned, all - first_group) : all;
+  int64_t begin = owned > 0 ? threadIdx.x : thread_index();
+  int64_t step = owned > 0 ? blockDim.x : thread_count();
+  for (;; ++level) {
+    runs_t* carried = read + n * all;
+    for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
+      int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
+      auto* to = column_of(out, group * width, shape.size, shape.inner);
+      store_t store{to, mean ? keys : nullptr, 0, shape.rows, shape.inner, include_self};
+      row_carries<runs_t> below{read, all, group}, above{carried, all, group};
+      columns_t columns{keys, level, shape.rows, store, below, above};
+      segment_piece<PIECE>(piece, n, columns);
+    }
+    if (owned == 0 || n <= PIECE) return;
+    __syncthreads();
+    read = carried;
+    n = 2 * segment_pieces<PIECE>(n);
+  }
+}
