@@ -43,13 +43,13 @@ ASSIGNMENTS: dict[str, tuple[Any, Any, Any]] = {
 """Functions that assign, with what they take, and another layout in which they take it."""
 
 
-@pytest.mark.parametrize("family", ASSIGNMENTS)
+@pytest.mark.parametrize("op", ASSIGNMENTS)
 @given(data=st.data(), dtype=last_wins.DTYPES, elects=WAYS, seed=SEEDS)
 def test_the_last_stays(
-    family: str, data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
+    op: str, data: st.DataObject, dtype: torch.dtype, elects: bool | None, seed: int
 ) -> None:
     """Of each place, in any schedule, in place and not."""
-    function, calls, layout = ASSIGNMENTS[family]
+    function, calls, layout = ASSIGNMENTS[op]
     call = data.draw(calls(last_wins.words, dtype))
     self = data.draw(st.sampled_from([Tensor.contiguous, layout]))(call.arguments[0])
     with assigned_by(elects):

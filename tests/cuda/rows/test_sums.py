@@ -59,13 +59,13 @@ SUMS: dict[str, tuple[Any, Any, dict[str, list[Any]]]] = {
 """Functions that add, with what they take, and other arguments."""
 
 
-@pytest.mark.parametrize("family", SUMS)
+@pytest.mark.parametrize("op", SUMS)
 @given(data=st.data(), dtype=exact_sums.DTYPES, sorts=WAYS, seed=SEEDS)
 def test_sums_are_exact(
-    family: str, data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
+    op: str, data: st.DataObject, dtype: torch.dtype, sorts: bool | None, seed: int
 ) -> None:
     """But for one rounding, a mean's but for two, in any schedule, in place and not."""
-    function, calls, options = SUMS[family]
+    function, calls, options = SUMS[op]
     call = data.draw(calls(tensors, dtype))
     how = {name: data.draw(st.sampled_from(values)) for name, values in options.items()}
     with added_by(sorts):
