@@ -23,10 +23,10 @@ REDUCTIONS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("reduce", ["prod", "amax", "amin"])
-@pytest.mark.parametrize("family", REDUCTIONS)
+@pytest.mark.parametrize("op", REDUCTIONS)
 @given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
 def test_reductions_are_exact(
-    family: str,
+    op: str,
     reduce: str,
     include_self: bool,
     data: st.DataObject,
@@ -34,7 +34,7 @@ def test_reductions_are_exact(
     seed: int,
 ) -> None:
     """But for their roundings, in any schedule, in place and not."""
-    function, calls = REDUCTIONS[family]
+    function, calls = REDUCTIONS[op]
     call = data.draw(calls(exact_reductions.values, dtype))
     # Extrema of integers are ATen's own for scatter_reduce: their row of the table lets them pass.
     if function is scatter_reduce and not dtype.is_floating_point:
