@@ -38,7 +38,7 @@ class _Call:
     buffers: list[Tensor]
     """Arguments that it writes, which a compiled graph has just allocated."""
     content: int
-    """That of what it reads."""
+    """The content of the memory that it reads."""
     before: Added | None
     """Its inputs; ``None`` for a call that does not wait for them."""
     sizes: list[tuple[torch.UntypedStorage, int]]

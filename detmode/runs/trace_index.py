@@ -59,10 +59,10 @@ class _Fixed(NamedTuple):
     inputs_end: int
     """The byte of a call's digests after those of its inputs."""
     end: int
-    """That after those of all its tensors."""
+    """The byte after the digests of all its tensors."""
     line: int
     computes: bool
-    """Whether its results come from the data of its inputs."""
+    """True if its results come from the data of its inputs."""
 
 
 class TraceIndex:

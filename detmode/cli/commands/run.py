@@ -25,6 +25,7 @@ from detmode.process.rank import rank_of
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
+    from detmode.mode.deterministic_mode import DeterministicMode
     from detmode.reports.report import Report
 
 ABOUT = "run an unchanged script or module under the mode"
@@ -93,48 +94,69 @@ def run(options: argparse.Namespace) -> int:
         return 1
     if options.warm:
         _warm(options)
-    from detmode.cli.spawned import Spawned
-    from detmode.distributed.one_report import PATIENCE, OneReport
-
-    rank, spawned = rank_of(), Spawned()
-    shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
-
-    telling = threading.Lock()  # taken once: the report is given once
-
-    def give(failure: str | None, patience: float) -> None:
-        report = spawned.report(mode.report(), patience)
-        if failure is not None:
-            report.head["failure"] = failure
-        failed = failure is not None
-        given = shared.give(report, failed=failed, patience=patience) if shared else report
-        if given is not None:
-            _show(options, given, shared)
-        elif shared is not None and shared.is_left_to_others:
-            note(f"rank {shared.rank.number} failed; others will report. So far: {report.verdict}")
-
-    def tell_early() -> None:
-        if telling.acquire(blocking=False):
-            give("SIGTERM", LAST_WORDS)
-        elif shared is not None:
-            shared.hurry()
-            telling.acquire()  # the program has ended, and so does the process with its report
-
-    def tell(error: BaseException | None) -> None:
-        is_abrupt = isinstance(error, AbruptEnd)
-        if telling.acquire(blocking=not is_abrupt):
-            failure = failure_of(error)
-            give(failure, LAST_WORDS if is_abrupt or failure is not None else PATIENCE)
+    report = _RunReport(options, mode)
 
     def check(status: int) -> int:
         if lock is None:
             return status
-        note_not_watched("locked", spawned.count)
+        note_not_watched("locked", report.spawned.count)
         return lock.end(status)
 
-    contexts: list[AbstractContextManager[object]] = [spawned.watched(make_mode), mode]
+    contexts: list[AbstractContextManager[object]] = [report.spawned.watched(make_mode), mode]
     contexts += [on_cpu(options), *([lock.choices] if lock is not None else [])]
-    with when_terminated(tell_early) if shared is not None else nullcontext():
-        return run_to_end(options, program, contexts, tell, check)
+    with report.given_early():
+        return run_to_end(options, program, contexts, report.tell, check)
+
+
+class _RunReport:
+    """The report of a run, which is given once: at its end, or when the process is to end.
+
+    Args:
+        options: of the command.
+        mode: under which the program runs.
+    """
+
+    def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
+        from detmode.cli.spawned import Spawned
+        from detmode.distributed.one_report import OneReport
+
+        rank = rank_of()
+        self.spawned = Spawned()
+        self._options, self._mode = options, mode
+        self._shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
+        self._telling = threading.Lock()  # taken once
+
+    def given_early(self) -> AbstractContextManager[None]:
+        """Give the report when a launcher stops this rank in the block."""
+        return nullcontext() if self._shared is None else when_terminated(self._tell_early)
+
+    def tell(self, error: BaseException | None) -> None:
+        """Give the report when the program has ended, with an error or without."""
+        from detmode.distributed.one_report import PATIENCE
+
+        is_abrupt = isinstance(error, AbruptEnd)
+        if self._telling.acquire(blocking=not is_abrupt):
+            failure = failure_of(error)
+            self._give(failure, LAST_WORDS if is_abrupt or failure is not None else PATIENCE)
+
+    def _tell_early(self) -> None:
+        if self._telling.acquire(blocking=False):
+            self._give("SIGTERM", LAST_WORDS)
+        elif self._shared is not None:
+            self._shared.hurry()
+            # The program has ended, and so does the process once its report is given.
+            self._telling.acquire()
+
+    def _give(self, failure: str | None, patience: float) -> None:
+        own, shared = self.spawned.report(self._mode.report(), patience), self._shared
+        if failure is not None:
+            own.head["failure"] = failure
+        failed = failure is not None
+        whole = shared.give(own, failed=failed, patience=patience) if shared else own
+        if whole is not None:
+            _show(self._options, whole, shared)
+        elif shared is not None and shared.is_left_to_others:
+            note(f"rank {shared.rank.number} failed; others will report. So far: {own.verdict}")
 
 
 def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:
