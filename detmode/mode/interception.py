@@ -93,12 +93,9 @@ class Interception(CompiledInside):
         self.is_innermost = True
         # What each call looks at is found sooner in the object itself.
         self.intercepts_listed, self._simulate = mode.intercepts_listed, mode.simulate
-        self._overloads, self._elementwise, self._kinds = (
-            mode.overloads,
-            mode.elementwise,
-            mode.kinds,
-        )
-        self._decisions, self._forwards_overridden = mode.decisions, mode.forwards_overridden
+        self._overloads, self._elementwise = mode.overloads, mode.elementwise
+        self._kinds, self._decisions = mode.kinds, mode.decisions
+        self._forwards_overridden = mode.forwards_overridden
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
