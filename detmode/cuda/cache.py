@@ -78,9 +78,9 @@ class _Folder:
     def keep(self, name: str, content: bytes, note: str) -> None:
         """Write a file, its digest and its note, each atomically."""
         record = f"{_digest(name, note, content)}\n{note}".encode()
-        for each, written in ((name, content), (name + _DIGEST, record)):
+        for entry, written in ((name, content), (name + _DIGEST, record)):
             # Others may read it if the umask allows, because the cache may be shared.
-            replace_entry(self.at(each), written, 0o644)
+            replace_entry(self.at(entry), written, 0o644)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -133,14 +133,14 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
     Raises:
         CompileError: no folder can be written, or `make` raises it.
     """
-    found = _found(_prebuilt(kind), name)
-    if found is not None:
-        return found
+    file = _found(_prebuilt(kind), name)
+    if file is not None:
+        return file
     shared = _shared(kind)
     private = _private(kind) if _private_root is not None else None
-    found = _found(shared, name) or _found(private, name)
-    if found is not None:
-        return found
+    file = _found(shared, name) or _found(private, name)
+    if file is not None:
+        return file
     with _locked(shared, name):
         return _found(shared, name) or _made(shared, kind, name, make)
 

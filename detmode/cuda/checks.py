@@ -41,9 +41,9 @@ def check_implemented(name: str, dtype: torch.dtype, dtypes: Collection[torch.dt
         raise NotImplementedError(f'"{name}" not implemented for {dtype}')
 
 
-def check_scalar_type(expected: torch.dtype, *found: torch.dtype) -> None:
+def check_scalar_type(expected: torch.dtype, *dtypes: torch.dtype) -> None:
     """Raise RuntimeError unless all dtypes that are found are the expected one."""
-    for dtype in found:
+    for dtype in dtypes:
         if dtype != expected:
             raise RuntimeError(f"expected scalar type {expected} but found {dtype}")
 

@@ -84,8 +84,8 @@ def _arch(capability: tuple[int, int]) -> str:
 
 def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
     """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it."""
-    kept = _kept(source, entry, arch)
-    return kept.path, kept.note
+    file = _kept(source, entry, arch)
+    return file.path, file.note
 
 
 def _kept(source: Source, entry: str, arch: str) -> Kept:
@@ -125,11 +125,11 @@ class _Kernel:
         import cupy
 
         arch = _arch(torch.cuda.get_device_capability(index))
-        kept = _kept(source, entry, arch)
+        file = _kept(source, entry, arch)
         # RawModule keeps the machine code loaded for as long as this object lives.
-        self.raw = cupy.RawModule(path=kept.loaded_from).get_function(kept.note)
+        self.raw = cupy.RawModule(path=file.loaded_from).get_function(file.note)
         self.function: int = self.raw.kernel.ptr
-        self.is_new = kept.is_new
+        self.is_new = file.is_new
         self.shared = _SHARED_DEFAULT - int(self.raw.shared_size_bytes)
         signature = source.signature(entry)
         self.put = signature.put

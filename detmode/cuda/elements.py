@@ -32,6 +32,6 @@ def once(tensor: Tensor) -> Tensor:
 
 def plain(tensor: Tensor) -> Tensor:
     """Return the elements in row-major order: one-dimensional, contiguous, as :func:`in_memory`."""
-    found = in_memory(tensor)
+    contiguous = in_memory(tensor)
     # The stride of a single element may be anything, but only stride 1 can be viewed as bytes.
-    return found.as_strided((found.numel(),), (1,))
+    return contiguous.as_strided((contiguous.numel(),), (1,))

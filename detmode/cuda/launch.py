@@ -283,7 +283,7 @@ class UnsizedLaunch:
 # No pointer's name begins with an underscore.
 _TEXT = """
 def make(_where, _what, _grid_for, _pack):
-    def _later(_grid, _words, /, *, {given}):
+    def _later(_grid, _words, /, *, {present}):
         try:
             _index = _device_of({first})
             _are_alike = {devices}
@@ -301,10 +301,10 @@ def make(_where, _what, _grid_for, _pack):
     def of_blocks(_grid{unset}, /):
         return _partial(_later, _checked_grid("of_blocks", _grid), {words})
 
-    def launch(_threads{unset}, /, *, {given}):
+    def launch(_threads{unset}, /, *, {present}):
         _later(_grid_for(_threads), {words}, {by_name})
 
-    def launch_blocks(_grid{unset}, /, *, {given}):
+    def launch_blocks(_grid{unset}, /, *, {present}):
         _later(_checked_grid("launch_blocks", _grid), {words}, {by_name})
 
     for each in (_later, of_threads, of_blocks, launch, launch_blocks):
@@ -320,21 +320,21 @@ def _functions(
     pointers: tuple[str, ...], absent: frozenset[str], n_unset: int
 ) -> Callable[..., tuple[Callable[..., Any], ...]]:
     """Compile what makes the functions of an `UnsizedLaunch`, for such parameters."""
-    given = [name for name in pointers if name not in absent]
+    present = [name for name in pointers if name not in absent]
     unset = "".join(f", _{i}" for i in range(n_unset))
-    devices = ["_index", *(f"_device_of({name})" for name in given[1:]), "_index"]
+    devices = ["_index", *(f"_device_of({name})" for name in present[1:]), "_index"]
     text = _TEXT.format(
-        given=", ".join(given),
-        by_name=", ".join(f"{name}={name}" for name in given),
-        first=given[0],
+        present=", ".join(present),
+        by_name=", ".join(f"{name}={name}" for name in present),
+        first=present[0],
         devices=" == ".join(devices),
         all=", ".join("None" if name in absent else name for name in pointers),
         unset=unset,
         words=f"_pack({unset[2:]})",
     )
-    found: dict[str, Any] = {}
-    exec(text, globals(), found)
-    return cast("Callable[..., tuple[Callable[..., Any], ...]]", found["make"])
+    namespace: dict[str, Any] = {}
+    exec(text, globals(), namespace)
+    return cast("Callable[..., tuple[Callable[..., Any], ...]]", namespace["make"])
 
 
 _plans: list[Any] = []
@@ -342,15 +342,15 @@ _plans: list[Any] = []
 
 def planned(plan: Callable[P, R]) -> Callable[P, R]:
     """Keep what a function plans, such as launches, by its arguments: the last 4096 of them."""
-    kept = functools.lru_cache(maxsize=4096)(plan)
-    _plans.append(kept)
-    return cast("Callable[P, R]", kept)
+    cached = functools.lru_cache(maxsize=4096)(plan)
+    _plans.append(cached)
+    return cast("Callable[P, R]", cached)
 
 
 def forget_plans() -> None:
     """Let everything be planned anew, where what plans depend on has changed: in tests."""
-    for kept in _plans:
-        kept.cache_clear()
+    for cached in _plans:
+        cached.cache_clear()
 
 
 # Not looked up in the argument: a storage has a method of this name, too.

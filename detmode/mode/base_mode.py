@@ -173,7 +173,7 @@ def facts_of(
             info.override = action
         return info
     if rows:
-        forwards = [each for name in info.names for each in forwards_of(name)]
+        forwards = [forward for name in info.names for forward in forwards_of(name)]
         actions = (action for name, action in overrides.items() if matches(forwards, (name,)))
         info.override = next(actions, None)
     return info

@@ -177,12 +177,12 @@ class DeterministicMode(BaseMode):
             "compile": self.compiles,
             "recheck": self._recheck,
         }
-        given = [
+        arguments = [
             f"{name}={value!r}"
             for name, value in values.items()
             if value != defaults[name].default and name not in left_out
         ]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def __dir__(self) -> list[str]:
         """Return the names for users, and the private ones.
@@ -349,7 +349,7 @@ def current_mode() -> DeterministicMode | None:
     level = listed.acting()
     if level is None:
         entered, stack = open_levels(), _get_current_dispatch_mode_stack()
-        level = next((each for each in reversed(stack) if each in entered), None)
+        level = next((entry for entry in reversed(stack) if entry in entered), None)
     mode = None if level is None else level.mode
     return mode if isinstance(mode, DeterministicMode) else None
 

@@ -10,20 +10,20 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from detmode.process.undo import Undo
 
 
-def take_off(mode: TorchDispatchMode, found: list[TorchDispatchMode]) -> None:
+def take_off(mode: TorchDispatchMode, before: list[TorchDispatchMode]) -> None:
     """Remove a mode from the stack, of which PyTorch only pops the topmost one.
 
     An outer block may end before an inner one, in a generator or a task.
 
     Args:
         mode: need not be on it: entering may have failed.
-        found: empty at first, then the stack as it was, so that a second try knows it.
+        before: empty at first, then the stack as it was, so that a second try knows it.
     """
-    found[:] = found or _get_current_dispatch_mode_stack()
-    if mode in found:
+    before[:] = before or _get_current_dispatch_mode_stack()
+    if mode in before:
         while mode in _get_current_dispatch_mode_stack():
             torch._C._pop_torch_dispatch_stack(None)
-        for above in found[1 + len(_get_current_dispatch_mode_stack()) :]:
+        for above in before[1 + len(_get_current_dispatch_mode_stack()) :]:
             torch._C._push_on_torch_dispatch_stack(above)
 
 

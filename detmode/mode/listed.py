@@ -147,8 +147,8 @@ def enter(level: Level, undo: Undo) -> None:
 
 def _enter(level: Level) -> None:
     mode = level.mode
-    for other in _levels:
-        if other.thread != level.thread and _choices(other.mode) != _choices(mode):
+    for entered in _levels:
+        if entered.thread != level.thread and _choices(entered.mode) != _choices(mode):
             raise RuntimeError(
                 'DeterministicMode(intercept="listed") intercepts the calls of all threads, and '
                 "another thread is in such a block with other rules, overrides or arguments: give "

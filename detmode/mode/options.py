@@ -157,8 +157,8 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
     overloads = names.overloads_of(name)
     if is_glob(name):
         loaded = names.registered(namespace)
-        spelt = {*loaded, *(each.partition(".")[0] for each in loaded)}
-        if not loaded or any(fnmatchcase(each, name) for each in spelt):
+        spelt = {*loaded, *(candidate.partition(".")[0] for candidate in loaded)}
+        if not loaded or any(fnmatchcase(candidate, name) for candidate in spelt):
             return
     elif overload and overloads and overload not in overloads:
         raise ValueError(f"{where}: {names.misnamed(name)}")
@@ -167,15 +167,21 @@ def check_operator(where: str, name: str, table: RuleTable | None = None) -> Non
             return
     else:
         # Generated for all operators, the out variants are not taken apart.
-        meant = [overload] if overload else [each for each in overloads if "out" not in each]
-        if overloads and not (meant and all(_is_taken_apart(base, each) for each in meant)):
+        meant = (
+            [overload]
+            if overload
+            else [candidate for candidate in overloads if "out" not in candidate]
+        )
+        if overloads and not (
+            meant and all(_is_taken_apart(base, candidate) for candidate in meant)
+        ):
             return
     if table is None:
         from detmode.rules import default_rules  # takes a second, and is needed for errors only
 
         table = default_rules()
     listed = {row.rule.op.partition(".")[0] for row in table}
-    if any(fnmatchcase(each, base) for each in listed):
+    if any(fnmatchcase(candidate, base) for candidate in listed):
         return
     if is_glob(name):
         raise ValueError(f"{where}: no operator of {namespace} matches {name!r}")

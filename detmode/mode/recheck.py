@@ -299,7 +299,7 @@ class Recheck:
 
     def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
         """Digest the two results of one name; a missing one counts as empty."""
-        one, other = (torch.empty(0, device="cpu") if each is None else each for each in sides)
+        one, other = (torch.empty(0, device="cpu") if side is None else side for side in sides)
         if self._digests is None:
             self._digests = Digests()
         numbers = self._digests.add(to_digest(one)), self._digests.add(to_digest(other))
@@ -312,10 +312,10 @@ class Recheck:
         waiting, self._waiting, self._in_window = self._waiting, [], 0
         if not waiting:
             return ()
-        numbers = [n for made in waiting for pair in made.pairs for n in pair.numbers]
+        numbers = [n for twice in waiting for pair in twice.pairs for n in pair.numbers]
         taken = self._digests.take(numbers) if self._digests is not None else b""
         digests = (taken[begin : begin + _BYTES].hex() for begin in range(0, len(taken), _BYTES))
-        found = []
+        varying = []
         for overload, number, (site, module), rule, pairs in waiting:
             differing = {}
             for pair in pairs:
@@ -326,9 +326,9 @@ class Recheck:
                     differing[pair.name] = sides
             if differing:
                 place = site.text, module, rank_and_size()[0]
-                found.append(VaryingCall(overload, number, *place, differing, rule))
-        self._differing += len(found)
-        return tuple(found)
+                varying.append(VaryingCall(overload, number, *place, differing, rule))
+        self._differing += len(varying)
+        return tuple(varying)
 
     def _pass_over(self, overload: OverloadInfo, reason: str) -> None:
         self._logger.debug("%s is sampled, and not made twice: %s", overload.name, reason)
@@ -362,7 +362,7 @@ def _is_plain(tensor: Tensor) -> bool:
 def _message(calls: tuple[VaryingCall, ...]) -> str:
     """Return the error's text: the first call in full, and the number of the others."""
     call = calls[0]
-    sides = "; ".join(f"{name}: {' then '.join(each)}" for name, each in call.digests.items())
+    sides = "; ".join(f"{name}: {' then '.join(digests)}" for name, digests in call.digests.items())
     rank = "" if call.rank is None else f" of rank {call.rank}"
     more = f"; so did {len(calls) - 1} more of this window" if len(calls) > 1 else ""
     rule = f"its rule ({call.rule}) says that it does not" if call.rule else "no rule lists it"

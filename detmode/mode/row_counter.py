@@ -190,7 +190,7 @@ class RowCounter:
         self.meet(tensor.device.type for tensor in call.tensors)
         action, (site, module) = decision.action, call.site
         rule = call.rule
-        made = ReportRow(
+        new = ReportRow(
             overload=call.name,
             family=call.row.family if call.row else None,
             action=action,
@@ -204,8 +204,8 @@ class RowCounter:
             outer_site=outer_site(site, self.paths),
         )
         # Another thread may have begun them meanwhile.
-        row = self._rows.setdefault(made.line, made)
-        return self._calls.setdefault((*row.line, module), ModuleCalls(row, module)), row is made
+        row = self._rows.setdefault(new.line, new)
+        return self._calls.setdefault((*row.line, module), ModuleCalls(row, module)), row is new
 
     def _log(self, call: Handled, decision: Decision, record: ReportRow) -> None:
         logged = sum(calls.count for calls in list(self._calls.values()) if calls.row is record)

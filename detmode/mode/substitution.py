@@ -287,10 +287,10 @@ def _check_no_overlap(
     """Refuse an input that shares memory with ``target``, unless ``self`` is the same tensor."""
     values = [arguments[name] for name in arguments if name not in ("self", *written)]
     # Sparse tensors have no storage of their own, and ATen does not check theirs.
-    read = [each for each in tensors_in(values) if each.layout is torch.strided]
+    read = [tensor for tensor in tensors_in(values) if tensor.layout is torch.strided]
     if "self" not in written and not target.is_set_to(arguments["self"]):
         read.append(arguments["self"])
-    if any(_overlap(target, each) for each in read):
+    if any(_overlap(target, tensor) for tensor in read):
         raise RuntimeError(
             "unsupported operation: some elements of the input tensor and the written-to tensor "
             "refer to a single memory location. Please clone() the tensor before performing the "

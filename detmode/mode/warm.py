@@ -120,7 +120,9 @@ def kernels(
     if dtypes is None:
         return {source: source.entries for source in sources}
     return {
-        source: tuple(dict.fromkeys(entry for each in dtypes for entry in source.entries_for(each)))
+        source: tuple(
+            dict.fromkeys(entry for dtype in dtypes for entry in source.entries_for(dtype))
+        )
         for source in sources
     }
 
@@ -154,7 +156,7 @@ def _checked_dtypes(dtypes: Iterable[torch.dtype]) -> tuple[torch.dtype, ...]:
                 f"warm(): dtypes must be torch.dtype such as torch.float32, got {dtype!r}"
             )
         if dtype not in CTYPES:
-            known = ", ".join(str(each).removeprefix("torch.") for each in CTYPES)
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in CTYPES)
             raise ValueError(f"warm(): no kernel is made for {dtype}; dtypes are {known}")
     return checked
 

@@ -103,10 +103,10 @@ class CollectiveNumbers:
     ) -> Collective | None:
         """Return the identity of a call; ``None`` if its group cannot be told."""
         arguments = effects.signature.bind(args, kwargs)
-        found = _process_group(arguments.get("process_group", arguments.get("group_name")))
-        if found is None:
+        process_group = _process_group(arguments.get("process_group", arguments.get("group_name")))
+        if process_group is None:
             return None
-        group, peers = _described(found), _peers(effects, arguments, found.rank())
+        group, peers = _described(process_group), _peers(effects, arguments, process_group.rank())
         number = self._counts[group, peers]
         self._counts[group, peers] += 1
         return Collective(group, number, peers)

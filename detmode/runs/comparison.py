@@ -126,7 +126,7 @@ class Comparison(Shown):
             "incomplete": list(self.incomplete),
             "unrecorded": dict(self.unrecorded),
             "ranks": self.ranks and list(self.ranks),
-            "dumped": [each.as_data() for each in self.dumped],
+            "dumped": [dump.as_data() for dump in self.dumped],
             "to_dump": [list(map(str, calls)) for calls in self.to_dump],
             "coarse_from": self.coarse_from,
             "unsaid": self.unsaid,
@@ -165,8 +165,8 @@ class Comparison(Shown):
         lines += self._about_the_runs()
         for title, divergence in self._opened():
             lines += ["", f"{title}:", "", described(divergence)]
-        for each in self.dumped:
-            lines += ["", str(each)]
+        for dump in self.dumped:
+            lines += ["", str(dump)]
         advice = self._how_to_dump()
         if advice is not None:
             lines += ["", advice]
@@ -195,11 +195,13 @@ class Comparison(Shown):
             yield f"started with different {name}: {first}, and {second}"
 
     def _how_to_dump(self) -> str | None:
-        options = [" ".join(f"--dump {shlex.quote(str(c))}" for c in each) for each in self.to_dump]
+        options = [
+            " ".join(f"--dump {shlex.quote(str(c))}" for c in command) for command in self.to_dump
+        ]
         if not all(options):
             return None
         if self.steps != "0:":
-            options = [f"--steps {self.steps} {each}" for each in options]
+            options = [f"--steps {self.steps} {command}" for command in options]
         how = (
             f"both runs again with {options[0]}"
             if options[0] == options[1]
@@ -231,12 +233,12 @@ class Comparison(Shown):
 
 def _opened_dump(call: CallDifference) -> Opened:
     details = (
-        f"{each.name}: {', '.join(' '.join(fact) for fact in list(each.facts())[1:])}"
-        for each in call.differing
+        f"{array.name}: {', '.join(' '.join(fact) for fact in list(array.facts())[1:])}"
+        for array in call.differing
     )
     return Opened(
         call.title,
-        tuple(Fact(each.name, *each.forms) for each in call.differing),
+        tuple(Fact(array.name, *array.forms) for array in call.differing),
         (*details, *call.summary()),
-        tuple((f"{each.name}: ULPs", each.ulps) for each in call.differing if each.ulps),
+        tuple((f"{array.name}: ULPs", array.ulps) for array in call.differing if array.ulps),
     )

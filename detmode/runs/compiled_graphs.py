@@ -60,8 +60,8 @@ class Graph:
 
     def undefined_outputs(self, outputs: Any) -> list[Tensor]:
         """Return the outputs that nothing has written: the function returns an ``empty()``."""
-        found = [outputs[position] for position in _unwritten(self.code).outputs]
-        return [each for each in found if isinstance(each, Tensor)]
+        values = [outputs[position] for position in _unwritten(self.code).outputs]
+        return [value for value in values if isinstance(value, Tensor)]
 
     def undefined_buffers(self, written: list[Tensor]) -> list[Tensor]:
         """Return what nothing has written yet of the buffers that the current call uses.
@@ -72,8 +72,8 @@ class Graph:
         frame, unwritten = _generated(sys._getframe(1)), _unwritten(self.code)
         if frame is None or not unwritten.is_known:
             return written
-        found = [frame.f_locals.get(name) for name in unwritten.lines.get(frame.f_lineno, ())]
-        return [each for each in found if isinstance(each, Tensor)]
+        values = [frame.f_locals.get(name) for name in unwritten.lines.get(frame.f_lineno, ())]
+        return [value for value in values if isinstance(value, Tensor)]
 
 
 class _Unwritten(NamedTuple):
@@ -215,12 +215,12 @@ def _unwritten(code: str) -> _Unwritten:
         used = fresh & _names(statement)
         if isinstance(statement, ast.Return):
             results = value.elts if isinstance(value, ast.Tuple) else []
-            outputs += [place for place, each in enumerate(results) if fresh & _names(each)]
+            outputs += [place for place, target in enumerate(results) if fresh & _names(target)]
         elif isinstance(statement, ast.Assign) and (
             called.startswith(_ALLOCATION)
             or (used and (isinstance(value, ast.Name) or called == _VIEW))
         ):
-            fresh.update(each.id for each in statement.targets if isinstance(each, ast.Name))
+            fresh.update(target.id for target in statement.targets if isinstance(target, ast.Name))
         elif used and not called.startswith(_ASSERTION):
             lines[statement.lineno] = sorted(used)
             fresh -= used
@@ -243,7 +243,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 def _names(node: ast.AST) -> set[str]:
     """Return the names that are read."""
     return {
-        each.id
-        for each in ast.walk(node)
-        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+        name.id
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)
     }

@@ -119,9 +119,9 @@ class Divergence:
     @property
     def call(self) -> TraceCall:
         """The call, as one of the runs made it."""
-        found = self.first or self.second
-        assert found is not None
-        return found
+        call = self.first or self.second
+        assert call is not None
+        return call
 
     @property
     def line(self) -> tuple[str, str, str | None]:

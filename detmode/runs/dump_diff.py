@@ -116,7 +116,8 @@ class CallDifference:
             "second": str(self.second),
             "same": list(self.same),
             "differing": [
-                {**vars(each), "ulps": [list(row) for row in each.ulps]} for each in self.differing
+                {**vars(array), "ulps": [list(row) for row in array.ulps]}
+                for array in self.differing
             ],
             "missing": list(self.missing),
         }
@@ -159,9 +160,11 @@ def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
         TraceError: a file does not match the dump's description.
     """
     with without_modes(), torch.no_grad():
-        found = {name: _difference(one, other, name) for name in one.arrays if name in other.arrays}
-    same = tuple(name for name, difference in found.items() if difference is None)
-    differing = tuple(difference for difference in found.values() if difference is not None)
+        by_name = {
+            name: _difference(one, other, name) for name in one.arrays if name in other.arrays
+        }
+    same = tuple(name for name, difference in by_name.items() if difference is None)
+    differing = tuple(difference for difference in by_name.values() if difference is not None)
     missing = tuple(sorted(one.arrays.keys() ^ other.arrays.keys()))
     return CallDifference(one.call, other.call, same, differing, missing)
 
@@ -169,11 +172,11 @@ def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
 def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifference | None:
     arrays = (one.arrays[name][1], other.arrays[name][1])
     chunks = zip(one.chunks(name), other.chunks(name))
-    found = ArrayDifference(name, (arrays[0].form, arrays[1].form))
+    difference = ArrayDifference(name, (arrays[0].form, arrays[1].form))
     if (arrays[0].dtype, arrays[0].shape) != (arrays[1].dtype, arrays[1].shape):
-        return found
+        return difference
     shape = arrays[0].shape
-    found = replace(found, elements=0, size=math.prod(shape))
+    difference = replace(difference, elements=0, size=math.prod(shape))
     counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64, device="cpu")
     begin = 0
     for mine, theirs in chunks:
@@ -185,14 +188,14 @@ def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifferenc
                 counts += _ulps(mine.view(dtype), theirs.view(dtype))
         if where is not None:
             positions = where.nonzero()[:, 0].numpy() + begin
-            found = _joined(found, positions, shape, _largest(mine, theirs, where))
+            difference = _joined(difference, positions, shape, _largest(mine, theirs, where))
         begin += len(mine)
     rows = tuple(row for row in zip(_labels(), counts.tolist()) if row[1])
-    return replace(found, ulps=rows) if found.elements else None
+    return replace(difference, ulps=rows) if difference.elements else None
 
 
 def _joined(
-    found: ArrayDifference,
+    joined: ArrayDifference,
     positions: np.ndarray[Any, Any],
     shape: tuple[int, ...],
     largest: float | int | None,
@@ -200,13 +203,13 @@ def _joined(
     """Join what was found so far with the elements that differ in the next chunk."""
     places = np.unravel_index(positions, shape) if shape else ()
     spans = [(int(along.min()), int(along.max())) for along in places]
-    known = spans if found.region is None else found.region
-    sizes = [size for size in (found.largest, largest) if size is not None]
+    known = spans if joined.region is None else joined.region
+    sizes = [size for size in (joined.largest, largest) if size is not None]
     first = tuple(int(along[0]) for along in places)
     return replace(
-        found,
-        elements=(found.elements or 0) + len(positions),
-        first=first if found.first is None else found.first,
+        joined,
+        elements=(joined.elements or 0) + len(positions),
+        first=first if joined.first is None else joined.first,
         last=tuple(int(along[-1]) for along in places),
         region=tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(known, spans)),
         largest=max(sizes, default=None),
@@ -216,13 +219,13 @@ def _joined(
 def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
     if one.dtype != torch.bool and not one.is_floating_point() and not one.is_complex():
         try:
-            a, b = (each.numpy()[where.numpy()] for each in (one, other))
+            a, b = (tensor.numpy()[where.numpy()] for tensor in (one, other))
         except (RuntimeError, TypeError):
             return None  # packed dtypes have no numbers to subtract
         # The difference of two 64-bit integers may need the 64th bit.
         return int((np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)).max())
-    found = gaps(one, other, where)
-    finite = None if found is None else found[found.isfinite()]
+    distances = gaps(one, other, where)
+    finite = None if distances is None else distances[distances.isfinite()]
     return float(finite.max()) if finite is not None and len(finite) else None
 
 

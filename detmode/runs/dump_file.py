@@ -183,7 +183,7 @@ class _Dump:
             head = {
                 **{"format": FORMAT, "version": VERSION},
                 **{"overload": self.call.overload, "index": self.call.index},
-                **{"number": self._number, "arrays": [asdict(each) for each in self._arrays]},
+                **{"number": self._number, "arrays": [asdict(array) for array in self._arrays]},
             }
             try:
                 self._partial.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ class DumpReader:
         try:
             self.call = CallName(text_of(head["overload"]), _count(head["index"]))
             self.number = _count(head["number"])
-            arrays = [_array(each) for each in head["arrays"]]
+            arrays = [_array(fields) for fields in head["arrays"]]
         except (KeyError, TypeError, ValueError):
             raise TraceError(f"{file} does not describe the call of a dump") from None
         self.arrays = {array.name: (number, array) for number, array in enumerate(arrays)}
@@ -274,10 +274,10 @@ class DumpReader:
         kind, offset, size = array.dtype, array.offset, array.size
         for begin in range(0, size, CHUNK):
             count = min(CHUNK, size - begin)
-            found = np.fromfile(file, kind, count, offset=offset + begin * kind.itemsize)
-            if len(found) < count:
+            elements = np.fromfile(file, kind, count, offset=offset + begin * kind.itemsize)
+            if len(elements) < count:
                 raise TraceError(f"{file} was truncated while it was read")
-            yield torch.from_numpy(found).view(dtype)
+            yield torch.from_numpy(elements).view(dtype)
 
 
 def _mapped(file: Path, array: _Array) -> np.memmap[Any, Any]:
@@ -292,16 +292,16 @@ def _mapped(file: Path, array: _Array) -> np.memmap[Any, Any]:
             if not file.is_file():  # opening a pipe would block
                 raise FileNotFoundError
             # Reads no pickles: their dtype cannot be mapped.
-            found = np.lib.format.open_memmap(file, mode="r")
+            mapped = np.lib.format.open_memmap(file, mode="r")
     except FileNotFoundError:
         raise TraceError(f"there is no file {file}") from None
     except Exception as error:  # NumPy's parser may raise anything
         raise TraceError(f"{file} is not an array: it is truncated, or not a .npy file") from error
-    if (found.dtype, found.shape) != (_numpy_dtype(array), array.shape):
+    if (mapped.dtype, mapped.shape) != (_numpy_dtype(array), array.shape):
         raise TraceError(f"{file} is not the {array.dtype}{list(array.shape)} of call.json")
-    if not found.flags.c_contiguous:
+    if not mapped.flags.c_contiguous:
         raise TraceError(f"{file} is not in row-major order")
-    return found
+    return mapped
 
 
 def dumps_of(path: Path) -> list[DumpReader]:

@@ -204,8 +204,8 @@ class ProbeReport(Shown):
 
     def _passed_over(self) -> Counter[str]:
         totals: Counter[str] = Counter()
-        for each in self.passed_over:
-            totals[each.reason] += each.count
+        for passed in self.passed_over:
+            totals[passed.reason] += passed.count
         return totals
 
     def to_json(self) -> str:

@@ -165,7 +165,7 @@ class Probe(RunObserver):
         if any(not has_data(tensor) for tensor in expected.values()):
             return self._pass_over(call.name, "no data")
         devices = {tensor.device for tensor in expected.values()}
-        found: dict[str, Difference] = {}
+        merged: dict[str, Difference] = {}
         conditions: dict[str, None] = {}
         on_host = False
         for repeat in range(self._repeats):
@@ -179,23 +179,23 @@ class Probe(RunObserver):
                     differing = _compare(expected, data_of(call.effects, args, kwargs, result))
             except Exception as error:
                 _logger.debug("%s is not repeated: %r", call.name, error)
-                if not found:
+                if not merged:
                     return self._pass_over(call.name, "not repeated")
                 break
             if differing:
                 conditions.update(dict.fromkeys(names))
-                _merge(found, differing)
-        self._count(call, found, tuple(conditions))
+                _merge(merged, differing)
+        self._count(call, merged, tuple(conditions))
         return None
 
     def _count(
-        self, call: _Probed, found: dict[str, Difference], conditions: tuple[str, ...]
+        self, call: _Probed, merged: dict[str, Difference], conditions: tuple[str, ...]
     ) -> None:
         site, module = call.place.site.text, call.place.module
         key = (call.name, site)
         self._probed += 1
         self._counts[key] += 1
-        if not found:
+        if not merged:
             return
         row = self._rows.get(key)
         if row is None:
@@ -207,9 +207,11 @@ class Probe(RunObserver):
         if module is not None:
             row.modules[module] = row.modules.get(module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
-        row.differing = tuple(dict.fromkeys((*row.differing, *found)))
-        row.elements = max(row.elements, *(each.elements for each in found.values()))
-        row.largest = largest_of(row.largest, *(each.largest for each in found.values()))
+        row.differing = tuple(dict.fromkeys((*row.differing, *merged)))
+        row.elements = max(row.elements, *(difference.elements for difference in merged.values()))
+        row.largest = largest_of(
+            row.largest, *(difference.largest for difference in merged.values())
+        )
 
     def _pass_over(self, name: str, reason: str) -> None:
         self._passed_over[name, reason] += 1
@@ -244,22 +246,22 @@ def probe(
     return probing.report()
 
 
-def _compare(expected: dict[str, Tensor], found: dict[str, Tensor]) -> dict[str, Difference]:
+def _compare(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> dict[str, Difference]:
     differing = {}
-    for name in dict.fromkeys((*expected, *found)):
-        given = [side[name] for side in (expected, found) if name in side]
-        one_only = Difference(given[0].numel(), None)
-        each = difference(*given) if len(given) == 2 else one_only
-        if each is not None:
-            differing[name] = each
+    for name in dict.fromkeys((*expected, *actual)):
+        sides = [side[name] for side in (expected, actual) if name in side]
+        one_only = Difference(sides[0].numel(), None)
+        differs = difference(*sides) if len(sides) == 2 else one_only
+        if differs is not None:
+            differing[name] = differs
     return differing
 
 
-def _merge(found: dict[str, Difference], more: dict[str, Difference]) -> None:
-    for name, each in more.items():
-        known = found.get(name, each)
-        elements = max(known.elements, each.elements)
-        found[name] = Difference(elements, largest_of(known.largest, each.largest))
+def _merge(merged: dict[str, Difference], more: dict[str, Difference]) -> None:
+    for name, new in more.items():
+        known = merged.get(name, new)
+        elements = max(known.elements, new.elements)
+        merged[name] = Difference(elements, largest_of(known.largest, new.largest))
 
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:

@@ -66,29 +66,31 @@ def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
 
     Of a rank that its launcher has started again, it is the trace of the last attempt.
     """
-    found: dict[int, tuple[int, Path]] = {}
+    latest: dict[int, tuple[int, Path]] = {}
     if not (Path(path) / "trace.json").exists():
         for file in Path(path).glob("rank*/trace.json"):
             match = _FOLDER.match(file.parent.name)
             if match is not None:
                 rank, attempt = int(match[1]), int(match[2] or 0)
-                found[rank] = max(found.get(rank, (0, file.parent)), (attempt, file.parent))
-    return {rank: folder for rank, (_, folder) in found.items()}
+                latest[rank] = max(latest.get(rank, (0, file.parent)), (attempt, file.parent))
+    return {rank: folder for rank, (_, folder) in latest.items()}
 
 
 def _joined(
     diffs: Mapping[int, TraceDiff], missing: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> RunComparison:
     """Return the comparison of all ranks, whose cause is the earliest one."""
-    origins = {rank: _origin(rank, diffs) for rank, each in diffs.items() if each.place is not None}
+    origins = {
+        rank: _origin(rank, diffs) for rank, entry in diffs.items() if entry.place is not None
+    }
     by_themselves = [rank for rank, origin in origins.items() if origin.rank is None]
     # Without one, a message that nobody can match has hidden it: all are named.
     causes = _causes(diffs, origins, by_themselves or list(origins))
-    comparisons = {rank: each.comparison for rank, each in diffs.items()}
+    comparisons = {rank: entry.comparison for rank, entry in diffs.items()}
     shown = comparisons[causes[0].ranks[0] if causes else min(comparisons)]
 
     def total(name: str) -> int:
-        return sum(getattr(each, name) for each in comparisons.values())
+        return sum(getattr(entry, name) for entry in comparisons.values())
 
     return RunComparison(
         divergence=causes[0].divergence if causes else None,
@@ -98,18 +100,18 @@ def _joined(
         different=total("different"),
         only_first=total("only_first"),
         only_second=total("only_second"),
-        incomplete=tuple(path for each in comparisons.values() for path in each.incomplete),
-        unrecorded=tuple(run for each in comparisons.values() for run in each.unrecorded),
+        incomplete=tuple(path for entry in comparisons.values() for path in entry.incomplete),
+        unrecorded=tuple(run for entry in comparisons.values() for run in entry.unrecorded),
         lines=shown.lines,
         timeline=shown.timeline,
         origin=shown.origin,
         dumped=shown.dumped,
         to_dump=shown.to_dump,
         steps=shown.steps,
-        started=started_of_all({rank: each.started for rank, each in comparisons.items()}),
+        started=started_of_all({rank: entry.started for rank, entry in comparisons.items()}),
         causes=causes,
         comparisons=comparisons,
-        reached={rank: each.rank for rank, each in origins.items() if each.rank is not None},
+        reached={rank: entry.rank for rank, entry in origins.items() if entry.rank is not None},
         missing=missing,
     )
 
@@ -128,16 +130,16 @@ class _Origin(NamedTuple):
 
 def _origin(rank: int, diffs: Mapping[int, TraceDiff]) -> _Origin:
     """Return the origin of a rank's divergence."""
-    found = diffs[rank]
-    divergence, place = found.comparison.divergence, found.place
+    diffed = diffs[rank]
+    divergence, place = diffed.comparison.divergence, diffed.place
     assert divergence is not None
     assert place is not None
     if divergence.kind == "received":
-        suspects = [part for part in found.parts.values() if part.place == place]
+        suspects = [part for part in diffed.parts.values() if part.place == place]
     elif any(name.startswith("input") for name in divergence.differing):
         # They may be those of a collective whose result was not digested.
         suspects = [
-            part for part in found.parts.values() if part.place < place and not part.whole_results
+            part for part in diffed.parts.values() if part.place < place and not part.whole_results
         ]
     else:
         suspects = []
@@ -176,7 +178,7 @@ def _causes(
         assert place is not None
         return sum(part.place < place for part in diffs[rank].parts.values())
 
-    found: dict[object, Cause] = {}
+    causes: dict[object, Cause] = {}
     for rank in sorted(ranks, key=lambda rank: (collectives_before(rank), rank)):
         divergence = diffs[rank].comparison.divergence
         assert divergence is not None
@@ -185,9 +187,9 @@ def _causes(
             divergence = replace(divergence, kind="collective")
         call = divergence.call
         key = (divergence.kind, call.overload, call.site, call.module)
-        known = found.get(key)
+        known = causes.get(key)
         if known is None:
-            found[key] = Cause((rank,), divergence, unknown)
+            causes[key] = Cause((rank,), divergence, unknown)
         else:
-            found[key] = replace(known, ranks=(*known.ranks, rank))
-    return tuple(found.values())
+            causes[key] = replace(known, ranks=(*known.ranks, rank))
+    return tuple(causes.values())

@@ -73,13 +73,13 @@ class RunComparison(Comparison):
             "verdict": self.verdict,
             "causes": [
                 {
-                    "ranks": list(each.ranks),
-                    "unknown": list(each.unknown),
-                    **(as_data(each.divergence) or {}),
+                    "ranks": list(entry.ranks),
+                    "unknown": list(entry.unknown),
+                    **(as_data(entry.divergence) or {}),
                 }
-                for each in self.causes
+                for entry in self.causes
             ],
-            "by_rank": {str(rank): each.as_data() for rank, each in self.comparisons.items()},
+            "by_rank": {str(rank): entry.as_data() for rank, entry in self.comparisons.items()},
             "reached": {str(rank): origin for rank, origin in self.reached.items()},
             "missing": list(map(list, self.missing)),
         }

@@ -91,7 +91,9 @@ class CallRecorder:
         content = self._memory.read_by(effects, read, written)
         before = None if is_late else tensors.add(inputs, really=effects.gives_value)
         resized = filter(is_strided, written if effects.allocates else ())
-        sizes = [(each.untyped_storage(), each.untyped_storage().nbytes()) for each in resized]
+        sizes = [
+            (tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in resized
+        ]
         is_collective = effects.asynchronous
         collective = self._collectives.of(effects, args, kwargs) if is_collective else None
         dump = None if tensors.skips else self._dumps.begin(name, number)
@@ -120,7 +122,7 @@ class CallRecorder:
         self._follow(call, fresh)
         # What is an argument's memory is followed already.
         undefined = (result[number] for number in call.effects.undefined)
-        unwritten = [each for each in undefined if storage_of(each) not in known]
+        unwritten = [tensor for tensor in undefined if storage_of(tensor) not in known]
         if unwritten:
             self._memory.allocated(unwritten, is_result=False)
             # One of them may contain another output.
@@ -182,7 +184,7 @@ def results_of(result: Any, written: list[Tensor]) -> list[Tensor]:
 
 
 def _without(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor for tensor in tensors if not any(tensor is each for each in others)]
+    return [tensor for tensor in tensors if not any(tensor is without for without in others)]
 
 
 def _is_storage(value: Any) -> bool:

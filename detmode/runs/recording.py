@@ -315,11 +315,11 @@ class record(RunObserver):
         for name, tensors in state.items():
             here: list[Tensor] = []
             others: list[Tensor] = []
-            for each in tensors:
-                by_bytes = each.is_cpu and is_strided(each) and not each.is_quantized
-                (here if by_bytes else others).append(each)
+            for tensor in tensors:
+                by_bytes = tensor.is_cpu and is_strided(tensor) and not tensor.is_quantized
+                (here if by_bytes else others).append(tensor)
             forms, numbers = self._tensors.add(others)
-            known = [self._tensors.form(each) for each in here]
+            known = [self._tensors.form(tensor) for tensor in here]
             writer.add(name, (known, forms), hash_of(here), len(numbers))
             self._taken += numbers
 
@@ -348,9 +348,9 @@ class record(RunObserver):
         if self._thread.is_inside or self._is_inherited:
             return run()
         with self._lock:
-            for each in (storage, source):
-                self._tensors.complete_storage(each._cdata)
-                self._memory.look_at(each)
+            for memory in (storage, source):
+                self._tensors.complete_storage(memory._cdata)
+                self._memory.look_at(memory)
         self._thread.is_inside = True
         try:
             result = run()

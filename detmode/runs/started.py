@@ -20,18 +20,18 @@ _STARTED = {"world_size": "world size", "arguments": "arguments"}
 
 def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
     """Return how the runs were started differently."""
-    found: list[Started] = []
+    items: list[Started] = []
     first_lock, second_lock = one.lock(), other.lock()
     if first_lock is not None and second_lock is not None:
         if two_ranks(one, other):
             first_lock = first_lock.without("generators")  # ranks are seeded differently
         for name, first_value, second_value, _ in drifts(first_lock, second_lock):
-            found.append((name, first_value, second_value))
+            items.append((name, first_value, second_value))
     for key, name in _STARTED.items():
         first, second = (run.about.get(key) for run in (one, other))
         if first is not None and second is not None:
-            found.append((name, _text(first), _text(second)))
-    return tuple(each for each in found if each[1] != each[2])
+            items.append((name, _text(first), _text(second)))
+    return tuple(item for item in items if item[1] != item[2])
 
 
 def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
@@ -51,20 +51,23 @@ def _torch(run: Reader) -> str:
 
 def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, ...]:
     """Return how runs were started differently, with the ranks if it is not all of them."""
-    found: dict[Started, list[int]] = {}
+    ranks_of: dict[Started, list[int]] = {}
     for rank, started in by_rank.items():
-        for each in started:
-            found.setdefault(each, []).append(rank)
+        for item in started:
+            ranks_of.setdefault(item, []).append(rank)
     return tuple(
         (name if len(ranks) == len(by_rank) else f"{name} of {some_ranks(ranks)}", first, second)
-        for (name, first, second), ranks in found.items()
+        for (name, first, second), ranks in ranks_of.items()
     )
 
 
 def other_groups(one: TraceIndex, other: TraceIndex) -> tuple[Started, ...]:
     """Return the process groups of one name that have other members or another backend."""
     first, second = (
-        {each.group.name: str(each.group) for each, _, _ in run.collectives.values()}
+        {
+            collective.group.name: str(collective.group)
+            for collective, _, _ in run.collectives.values()
+        }
         for run in (one, other)
     )
     names = [name for name in first if name in second and first[name] != second[name]]
@@ -93,7 +96,7 @@ def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
 
 def _seeded_alike(one: Reader, other: Reader) -> set[str]:
     locks = one.lock(), other.lock()
-    first, second = ({} if each is None else each.sections.get("generators", {}) for each in locks)
+    first, second = ({} if lock is None else lock.sections.get("generators", {}) for lock in locks)
     alike = {name for name in first if first[name] == second.get(name)}
     # torch.manual_seed seeds the GPUs' generators too.
     return alike | ({"cuda"} if "torch" in alike else set())

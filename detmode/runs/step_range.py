@@ -25,12 +25,12 @@ class StepRange(NamedTuple):
         if not isinstance(text, str):
             raise TypeError(f"steps must be a text such as '57:60', got {type(text).__name__}")
         match = re.fullmatch(r"(\d*):(\d*)", text)
-        found = cls(int(match[1] or 0), int(match[2]) if match[2] else None) if match else None
-        if found is None or (found.end is not None and found.end <= found.begin):
+        steps = cls(int(match[1] or 0), int(match[2]) if match[2] else None) if match else None
+        if steps is None or (steps.end is not None and steps.end <= steps.begin):
             raise ValueError(
                 f"steps {text!r}: give them as BEGIN:END, counted from 0, without END, e.g. 57:58"
             )
-        return found
+        return steps
 
     def has(self, step: int) -> bool:
         """Return whether a step is among them."""

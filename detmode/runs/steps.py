@@ -51,7 +51,7 @@ def _watch(recording: _Stepped) -> None:
 
 
 def _unwatch(recording: _Stepped) -> None:
-    _running[:] = [each for each in _running if each[1] is not recording]
+    _running[:] = [entry for entry in _running if entry[1] is not recording]
     if not _running and _hooks:
         _hooks.pop().remove()
 
@@ -63,7 +63,9 @@ def _here() -> list[_Stepped]:
     backward do so in autograd's threads.
     """
     thread, running = get_ident(), tuple(_running)
-    return [each for own, each in running if own == thread] or [each for _, each in running]
+    return [recording for starter, recording in running if starter == thread] or [
+        recording for _, recording in running
+    ]
 
 
 @untraced
@@ -113,10 +115,10 @@ def run_digest(group: Any = None) -> str:
         raise RuntimeError("run_digest: no recording is running; call it inside detmode.record()")
     leaves = [leaf]
     if has_group():
-        found: list[Any] = [None] * distributed.get_world_size(group)
+        gathered: list[Any] = [None] * distributed.get_world_size(group)
         with without_modes():
-            distributed.all_gather_object(found, leaf, group)
-        leaves = found
+            distributed.all_gather_object(gathered, leaf, group)
+        leaves = gathered
     return root_of(leaves).hex()
 
 

@@ -56,7 +56,7 @@ class StepsComparison(Comparison):
     @property
     def step(self) -> int | None:
         """The first step that differs on any rank."""
-        return min((each.step for each in self.firsts.values()), default=None)
+        return min((first.step for first in self.firsts.values()), default=None)
 
     @property
     def verdict(self) -> str:
@@ -67,7 +67,7 @@ class StepsComparison(Comparison):
             if not self.same and not any(self.missing):
                 return "not compared: neither run has a recorded step"
             return self._as_far_as_recorded(f"the recorded steps{of} are identical{others}")
-        ranks = [rank for rank, each in self.firsts.items() if each.step == self.step]
+        ranks = [rank for rank, first in self.firsts.items() if first.step == self.step]
         where = f" on {some_ranks(ranks)}" if self.compared else ""
         names = self.firsts[ranks[0]].names
         if not names:
@@ -86,7 +86,7 @@ class StepsComparison(Comparison):
             "verdict": self.verdict,
             "level": self.level,
             "step": self.step,
-            "by_rank": {str(rank): each._asdict() for rank, each in self.firsts.items()},
+            "by_rank": {str(rank): first._asdict() for rank, first in self.firsts.items()},
             "missing": list(map(list, self.missing)),
             "next": self.next,
         }
@@ -127,7 +127,7 @@ class StepsComparison(Comparison):
             for rank, first in self.firsts.items()
             for name in first.names
         )
-        facts = (f"{each}." for each in (*self._about_the_runs(), self.next_step))
+        facts = (f"{sentence}." for sentence in (*self._about_the_runs(), self.next_step))
         table = Table(("rank", "step", "name"), rows)
         return replace(super().page(), table=table, facts=tuple(facts), timeline=None)
 
@@ -138,17 +138,17 @@ def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
     Raises:
         TraceError: they have different levels, or different steps of a run.
     """
-    kept: dict[tuple[str, str], Path] = {}
+    folders: dict[tuple[str, str], Path] = {}
     for path in (path for pair in pairs.values() for path in pair):
         reader = Reader(path)
-        kept.setdefault((str(reader.about.get("level", CALL)), str(reader.steps_recorded)), path)
-    if len(kept) > 1:
-        (one, first), (other, second) = list(kept.items())[:2]
+        folders.setdefault((str(reader.about.get("level", CALL)), str(reader.steps_recorded)), path)
+    if len(folders) > 1:
+        (one, first), (other, second) = list(folders.items())[:2]
         raise TraceError(
             f"{first} was recorded with --level {one[0]} --steps {one[1]}, {second} with "
             f"--level {other[0]} --steps {other[1]}; record both with the same --level and --steps"
         )
-    return next(iter(kept))[0]
+    return next(iter(folders))[0]
 
 
 def diff_steps(

@@ -181,11 +181,11 @@ class Reader:
             TraceError: a line is malformed.
         """
         ends = []
-        for each in self._lines():
-            if isinstance(each, TraceStep):
-                ends.append(each.calls)
+        for line in self._lines():
+            if isinstance(line, TraceStep):
+                ends.append(line.calls)
             else:
-                yield each
+                yield line
         self._ends = ends
 
     def steps(self) -> Iterator[TraceStep]:
@@ -194,7 +194,7 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
-        return (each for each in self._lines() if isinstance(each, TraceStep))
+        return (line for line in self._lines() if isinstance(line, TraceStep))
 
     def _lines(self) -> Iterator[TraceStep | CallLine]:
         """Yield calls and ends of steps."""
@@ -267,20 +267,20 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
             known[name] = value
         elif isinstance(value, str):
             known[name] = text_of(value)
-        elif isinstance(value, list) and all(isinstance(each, str) for each in value):
+        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
             known[name] = list(map(text_of, value))
-        elif isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
-            known[name] = {text_of(key): text_of(each) for key, each in value.items()}
+        elif isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
+            known[name] = {text_of(key): text_of(item) for key, item in value.items()}
     return known
 
 
 def _record(
     number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
 ) -> TraceCall:
-    each = split(digests)
-    ins, outs, mutated = (Tensors(side, tuple(islice(each, len(side)))) for side in shape.sides)
+    in_order = split(digests)
+    ins, outs, mutated = (Tensors(side, tuple(islice(in_order, len(side)))) for side in shape.sides)
     place = (shape.overload, shape.site, shape.module)
-    generator = next(each, None)
+    generator = next(in_order, None)
     sides = (ins, outs, mutated)
     return TraceCall(number, *place, *sides, arguments, generator, shape.graph, collective)
 

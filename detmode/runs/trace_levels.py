@@ -70,7 +70,10 @@ class RollUpWriter(Writer):
         numbers = tuple(map(tuple, texts))
         key = self._keys.get(numbers)
         if key is None:
-            lines = (" ".join(self._texts[number] for number in each) for each in numbers)
+            lines = (
+                " ".join(self._texts[number] for number in numbers_of_one)
+                for numbers_of_one in numbers
+            )
             key = self._keys[numbers] = "\n".join(lines).encode(errors="surrogatepass")
         whole = key + b"\n" + arguments.encode(errors="surrogatepass")
         self._added.append((name, whole, digests))
@@ -81,12 +84,12 @@ class RollUpWriter(Writer):
 
     def flush(self, digests: bytes) -> None:
         """Hand over the digests of the steps that have ended. See :meth:`Writer.flush`."""
-        at, found = 0, bytearray()
-        for each in self._added:
-            if each is None:
-                found += self._end(len(found))
+        at, content = 0, bytearray()
+        for entry in self._added:
+            if entry is None:
+                content += self._end(len(content))
                 continue
-            name, key, count = each
+            name, key, count = entry
             end = at + count * DIGEST_BYTES
             opened = self._open.get(name)
             if opened is None:
@@ -94,16 +97,16 @@ class RollUpWriter(Writer):
             opened.update(len(key).to_bytes(8, "little") + key + digests[at:end])
             at = end
         self._added.clear()
-        super().flush(bytes(found))
+        super().flush(bytes(content))
 
     def _end(self, begin: int) -> bytes:
         """End a step; return its digests, in the order in which its names came first."""
         numbers = [super(RollUpWriter, self).number(name) for name in self._open]
-        found = b"".join(each.digest() for each in self._open.values())
+        digests = b"".join(each.digest() for each in self._open.values())
         self._open.clear()
         self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
-        self._ends.append((begin + len(found)) // DIGEST_BYTES)
-        return found
+        self._ends.append((begin + len(digests)) // DIGEST_BYTES)
+        return digests
 
     def close(self, ended: bool) -> None:
         """Write what came after the last step as a step too, and close."""
@@ -118,12 +121,14 @@ def state_of(optimizer: Optimizer) -> dict[str, list[Tensor]]:
     They are the parameters, their gradients, the optimizer's own tensors, and the states of
     PyTorch's generators (while a CUDA graph is captured, it holds theirs).
     """
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    states = [optimizer.state[each] for each in parameters if each in optimizer.state]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    states = [
+        optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state
+    ]
     with without_modes():
         return {
             "parameters": _plain(parameters),
-            "gradients": _plain([each.grad for each in parameters]),
+            "gradients": _plain([parameter.grad for parameter in parameters]),
             "optimizer state": _plain([value for state in states for value in state.values()]),
             "generators": []
             if is_capturing()
@@ -152,22 +157,22 @@ def hash_of(tensors: list[Tensor]) -> str:
     Args:
         tensors: strided.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in tensors:
         whole = in_memory(once(tensor))
-        found.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
-    return found.hexdigest()
+        digest.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
+    return digest.hexdigest()
 
 
 def _plain(values: list[Any]) -> list[Tensor]:
     """Return the tensors among some values; in place of one of a subclass, those inside it."""
-    found = []
+    tensors = []
     for value in values:
         if not isinstance(value, Tensor) or isinstance(value, UNINITIALIZED):
             continue
         if is_foreign(type(value)) and hasattr(value, "__tensor_flatten__"):
             names, _ = value.__tensor_flatten__()
-            found += _plain([getattr(value, name) for name in names])
+            tensors += _plain([getattr(value, name) for name in names])
         else:
-            found.append(value.detach())
-    return found
+            tensors.append(value.detach())
+    return tensors

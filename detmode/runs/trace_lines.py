@@ -147,7 +147,7 @@ def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdenti
 def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:
     if identity is None:
         return None
-    if any(type(each) is not int for each in identity):
+    if any(type(number) is not int for number in identity):
         raise ValueError
     group, number, *peers = identity
     if group < 0 or number < 0 or len(peers) not in (0, 3):
@@ -156,7 +156,7 @@ def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | 
 
 
 def _frozen(numbers: list[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(each) if isinstance(each, list) else each for each in numbers)
+    return tuple(tuple(number) if isinstance(number, list) else number for number in numbers)
 
 
 def split(digests: bytes) -> Iterator[bytes]:

@@ -52,10 +52,10 @@ class _Spans:
         self.all = sorted([*self.all, (begin, end)])
 
     def remove(self, begin: int, end: int) -> None:
-        kept = []
+        remaining = []
         for first, last in self.all:
-            kept += [(first, min(last, begin)), (max(first, end), last)]
-        self.all = [(first, last) for first, last in kept if first < last]
+            remaining += [(first, min(last, begin)), (max(first, end), last)]
+        self.all = [(first, last) for first, last in remaining if first < last]
 
     def within(self, begin: int, end: int) -> list[Span]:
         """Return the parts of the spans between two bytes."""
@@ -158,15 +158,15 @@ class Memory:
         begin, end = extent_of(tensor)
         with without_modes():
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            found = torch.zeros(end - begin, dtype=torch.uint8, device=tensor.device)
+            copied = torch.zeros(end - begin, dtype=torch.uint8, device=tensor.device)
             there = whole[begin:end]
-            found[: len(there)] = there
+            copied[: len(there)] = there
             block = self._blocks[storage._cdata]
             for spans in (block.undefined, block.uncertain):
                 for first, last in spans.within(begin, end):
-                    found[first - begin : last - begin] = 0
+                    copied[first - begin : last - begin] = 0
             copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            return copy.set_(found.untyped_storage(), 0, tensor.shape, tensor.stride())
+            return copy.set_(copied.untyped_storage(), 0, tensor.shape, tensor.stride())
 
     def look(self, tensors: Iterable[Tensor], *, takes_off: bool = True) -> None:
         """See what others have written of memory that an operator is about to read.
@@ -248,7 +248,9 @@ class Memory:
             return DEFINED
         if not effects.pointwise:
             # What they held before is overwritten.
-            inputs = [tensor for tensor in inputs if not any(tensor is each for each in written)]
+            inputs = [
+                tensor for tensor in inputs if not any(tensor is argument for argument in written)
+            ]
         self.look(inputs, takes_off=effects.is_atens)
         if effects.is_atens or effects.asynchronous:
             # A collective goes on writing when its call has returned: nothing is put back then.
@@ -331,17 +333,17 @@ class Memory:
         results = [*filter(is_strided, results)]
         # What a copy overwrites it does not read.
         read = filter(is_strided, inputs[1:] if effects.copies else inputs)
-        partly = [each for each in read if each.untyped_storage()._cdata in self._blocks]
-        if any(each.numel() > _MOST_ELEMENTS for each in results):
+        partly = [tensor for tensor in read if tensor.untyped_storage()._cdata in self._blocks]
+        if any(tensor.numel() > _MOST_ELEMENTS for tensor in results):
             return False
         with without_modes():
-            masks = [self._undefined_elements(each) for each in partly if each.numel()]
+            masks = [self._undefined_elements(tensor) for tensor in partly if tensor.numel()]
             spans = [_spans_of_elements(result, masks) for result in results]
-        if any(len(each) > _MOST_PIECES for each in spans):
+        if any(len(pieces) > _MOST_PIECES for pieces in spans):
             return False
-        for result, each in zip(results, spans):
+        for result, pieces in zip(results, spans):
             storage = result.untyped_storage()
-            for begin, end in each:
+            for begin, end in pieces:
                 block = self._blocks.setdefault(storage._cdata, _Block(storage, True))
                 block.undefined.add(begin, end)
         return True

@@ -96,7 +96,7 @@ def interpolation_backward(
 
     launchers: dict[str, Callable[..., Tensor]]
     launchers = {"1d": of_lines, "2d": of_images, "3d": of_volumes}
-    (launcher,) = (each for dims, each in launchers.items() if dims in name)
+    (launcher,) = (function for dims, function in launchers.items() if dims in name)
     preserves = launcher is not of_lines and memory_format is torch.preserve_format
     form = "in grad_output's memory format" if preserves else "always contiguous"
     doc = f"The gradient of ``{name.removesuffix('_backward')}``, {form}."
