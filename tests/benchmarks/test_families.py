@@ -13,6 +13,7 @@ import pytest
 import torch
 import whole_steps
 from results import Results
+from selection import todays_forms
 from sides import n_bytes
 from timing import Clock, Spread, Timed
 from whole_steps import Step
@@ -140,7 +141,7 @@ def test_wrong_usage_is_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", list(models.MODELS))
+@pytest.mark.parametrize("name", todays_forms(models.MODELS))
 def test_every_model_is_timed(name: str, clock: Clock) -> None:
     """A step runs on every side, or PyTorch's flag refuses it."""
     step = whole_steps.measure(Step(name, None, {}), clock, 2, tiny=True)

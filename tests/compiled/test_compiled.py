@@ -13,6 +13,7 @@ import torch._dynamo.utils
 import torch._inductor.config
 from compiled_functions import FUNCTIONS
 from functorch.compile import make_boxed_func
+from selection import todays_forms
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
@@ -364,7 +365,7 @@ def library():
 
 
 @COMPILED
-@pytest.mark.parametrize("tag", STRIDES)
+@pytest.mark.parametrize("tag", todays_forms(STRIDES))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_operators_of_libraries(library, backend, tag):
     """They are met as in eager code, in place or not, with the strides that they get outside."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from cuda_sources import SCAN_SHAPES as SHAPES
 from cuda_sources import SCANS, in_every_schedule
+from selection import todays_forms
 
 from detmode.cuda import empty, launch_blocks
 
@@ -28,9 +29,12 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 # A few; and such that a node of 32, several, or one of the level above end near the last tile.
-@pytest.mark.parametrize("tiles", [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049])
+TILES = [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("tiles", todays_forms(TILES))
 def test_every_element_is_joined_once_and_in_order(tiles: int, shape: tuple[int, int, int]) -> None:
     """The scan of positions finds no gap, no repetition and no inversion."""
     size = math.prod(shape)

@@ -5,7 +5,16 @@ from unittest.mock import patch
 
 import needs
 import pytest
-from selection import PROFILE, Group, cases, check_each, every_case, grouped, once
+from selection import (
+    PROFILE,
+    Group,
+    cases,
+    check_each,
+    every_case,
+    grouped,
+    once,
+    todays_forms,
+)
 from strategies import planned_with
 
 from detmode.verify.cases import Case, run_substituted
@@ -13,6 +22,7 @@ from detmode.verify.claims import check_bits, check_races, same_bits
 
 GROUPS = grouped(cases())
 ONCE = grouped(once(cases()))
+RACED = GROUPS if PROFILE.thorough else grouped(todays_forms(once(cases())))
 # The function of this name hides its module.
 launching = sys.modules["detmode.cuda.launch"]
 
@@ -25,7 +35,7 @@ def test_schedules_do_not_change_bits(group: Group) -> None:
 
 
 @needs.compiler
-@pytest.mark.parametrize("group", GROUPS if PROFILE.thorough else ONCE, ids=str)
+@pytest.mark.parametrize("group", RACED, ids=str)
 def test_no_data_race(group: Group) -> None:
     """Barriers and fences order every two accesses to a byte of which one is a plain write."""
     check_each(group, check_races)
