@@ -46,19 +46,22 @@ def test_a_larger_profile_looks_at_no_less() -> None:
         assert smaller.dtypes <= larger.dtypes
         assert smaller.operators >= larger.operators
         assert smaller.interrupted_lines >= larger.interrupted_lines
+        assert smaller.forms >= larger.forms
 
 
 def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven days in a row look at every value; the larger profiles look at all each day."""
     values = list(range(100))
-    for count in (1, 3, PROFILES["quick"].operators):
+    quick = PROFILES["quick"]
+    for count in (1, quick.forms, quick.operators, quick.interrupted_lines):
         shares = []
         for day in range(date.today().toordinal(), date.today().toordinal() + 7):
             monkeypatch.setattr(selection, "SHARE", day)
             shares.append(list(todays_share(values, count)))
         assert sorted({value for share in shares for value in share}) == values
         assert all(len(share) <= len(values) // count + 1 for share in shares)
-    assert {PROFILES[name].operators for name in ("thorough", "full")} == {1}
+    for larger in (PROFILES["thorough"], PROFILES["full"]):
+        assert larger.operators == larger.forms == larger.interrupted_lines == 1
 
 
 def test_a_share_can_be_asked_for(

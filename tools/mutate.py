@@ -118,6 +118,8 @@ def check(tree: Path, mutant: Mutant, limit_s: float) -> Outcome:
         return Outcome(mutant, INVALID, seconds, "it does not compile")
     if code in _NOTICED and told:
         return Outcome(mutant, KILLED, seconds, told)
+    if code < 0:
+        return Outcome(mutant, KILLED, seconds, f"signal {-code} ended its tests")
     if code == 0:
         return Outcome(mutant, SURVIVED, seconds, "")
     return Outcome(mutant, INVALID, seconds, f"pytest ended with {code}: {output[-200:]}")

@@ -19,6 +19,7 @@ from whole_steps import Step
 
 from detmode.bits.digest import SOURCE
 from detmode.cuda import device
+from tests.shared.selection import todays_forms
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
@@ -140,7 +141,7 @@ def test_wrong_usage_is_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", list(models.MODELS))
+@pytest.mark.parametrize("name", todays_forms(models.MODELS))
 def test_every_model_is_timed(name: str, clock: Clock) -> None:
     """A step runs on every side, or PyTorch's flag refuses it."""
     step = whole_steps.measure(Step(name, None, {}), clock, 2, tiny=True)

@@ -13,6 +13,7 @@ import torch
 
 from detmode.environment.cuda_on_cpu import cuda_on_cpu
 from tests.shared import needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -43,16 +44,20 @@ def report_of(run_python: Run, tmp_path: Path) -> Callable[[str], tuple[int, dic
 @needs.compiler
 @pytest.mark.parametrize(
     "last",
-    [
-        pytest.param(
-            "threading.Thread(target=lambda: (time.sleep(0.5), work())).start()", id="thread"
-        ),
-        pytest.param("ThreadPoolExecutor().submit(lambda: (time.sleep(0.5), work()))", id="pool"),
-        pytest.param(
-            "threading.Thread(target=lambda: (time.sleep(0.5), work())).start(); sys.exit()",
-            id="exit",
-        ),
-    ],
+    todays_forms(
+        [
+            pytest.param(
+                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start()", id="thread"
+            ),
+            pytest.param(
+                "ThreadPoolExecutor().submit(lambda: (time.sleep(0.5), work()))", id="pool"
+            ),
+            pytest.param(
+                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start(); sys.exit()",
+                id="exit",
+            ),
+        ]
+    ),
 )
 def test_a_program_runs_until_its_threads_end(report_of: Any, last: str) -> None:
     """Threads that are no daemons go on after the last line, under the mode, as in Python."""
@@ -65,24 +70,26 @@ def test_a_program_runs_until_its_threads_end(report_of: Any, last: str) -> None
 @needs.compiler
 @pytest.mark.parametrize(
     ("last", "code", "failure"),
-    [
-        pytest.param("work(); os._exit(3)", 3, "os._exit(3) at script.py:6", id="os._exit"),
-        pytest.param("work(); os._exit(0)", 0, None, id="os._exit of success"),
-        pytest.param(
-            "work(); threading.Thread(target=os._exit, args=(4,)).start(); time.sleep(60)",
-            4,
-            "os._exit(4)",
-            id="os._exit in a thread",
-        ),
-        pytest.param(
-            "work(); os.execvp('true', ['true'])",
-            0,
-            "os.execv at script.py:6, after which detmode does not follow the program",
-            id="exec",
-        ),
-        pytest.param("work(); 1 / 0", 1, "ZeroDivisionError at script.py:6", id="error"),
-        pytest.param("work(); sys.exit(5)", 5, "exit code 5", id="exit code"),
-    ],
+    todays_forms(
+        [
+            pytest.param("work(); os._exit(3)", 3, "os._exit(3) at script.py:6", id="os._exit"),
+            pytest.param("work(); os._exit(0)", 0, None, id="os._exit of success"),
+            pytest.param(
+                "work(); threading.Thread(target=os._exit, args=(4,)).start(); time.sleep(60)",
+                4,
+                "os._exit(4)",
+                id="os._exit in a thread",
+            ),
+            pytest.param(
+                "work(); os.execvp('true', ['true'])",
+                0,
+                "os.execv at script.py:6, after which detmode does not follow the program",
+                id="exec",
+            ),
+            pytest.param("work(); 1 / 0", 1, "ZeroDivisionError at script.py:6", id="error"),
+            pytest.param("work(); sys.exit(5)", 5, "exit code 5", id="exit code"),
+        ]
+    ),
 )
 def test_a_program_that_ends_itself_has_a_report(
     report_of: Any, last: str, code: int, failure: str | None
@@ -157,7 +164,7 @@ sys.exit(done.returncode)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="descriptors of a child are closed there")
-@pytest.mark.parametrize("which", ["closed1", "closed2", "broken2"])
+@pytest.mark.parametrize("which", todays_forms(["closed1", "closed2", "broken2"]))
 def test_closed_streams(run_python: Run, tmp_path: Path, which: str) -> None:
     """The exit code is the program's own, and the report is in its file."""
     (tmp_path / "script.py").write_text("import torch, sys; torch.ones(2); sys.exit(7)")

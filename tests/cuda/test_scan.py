@@ -8,6 +8,7 @@ import torch
 from detmode.cuda import empty, launch_blocks
 from tests.shared.cuda_sources import SCAN_SHAPES as SHAPES
 from tests.shared.cuda_sources import SCANS, in_every_schedule
+from tests.shared.selection import todays_forms
 
 
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -28,9 +29,12 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 # A few; and such that a node of 32, several, or one of the level above end near the last tile.
-@pytest.mark.parametrize("tiles", [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049])
+TILES = [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("tiles", todays_forms(TILES))
 def test_every_element_is_joined_once_and_in_order(tiles: int, shape: tuple[int, int, int]) -> None:
     """The scan of positions finds no gap, no repetition and no inversion."""
     size = math.prod(shape)
@@ -48,7 +52,7 @@ def test_bits_do_not_depend_on_the_schedule(shape: tuple[int, int, int]) -> None
     in_every_schedule(lambda: scan("float_sums", values, shape))
 
 
-@pytest.mark.parametrize("n", [1, 100, 256, 2000])
+@pytest.mark.parametrize("n", [1, 100, 384, 2000])
 def test_bits_do_not_depend_on_what_follows(n: int) -> None:
     """The result at an element is that of the row up to it."""
     values = torch.randn(9000, generator=torch.Generator().manual_seed(1))

@@ -30,7 +30,10 @@ def give(rank: Rank, *rows: ReportRow, failed: bool = False) -> Report | None:
 def test_rows_of_all(folder: Path) -> None:
     """Rows of one line are one row; each names its ranks, and the first rank gives the report."""
     other = replace(ROW, site="train.py:9")
-    assert give(replace(FIRST, number=1), ROW) is None
+    second = OneReport(replace(FIRST, number=1))
+    assert second.give(Report([ROW]), failed=False, patience=0) is None
+    assert not second.is_left_to_others
+    assert not second.starts_again
     assert give(replace(FIRST, number=2), other, ROW) is None
     report = give(FIRST, ROW)
     assert report is not None

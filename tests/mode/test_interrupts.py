@@ -12,7 +12,7 @@ from torch.utils import _python_dispatch as dispatch
 import detmode
 from tests.mode import locked, stress
 from tests.shared import ROOT, interrupted
-from tests.shared.selection import PROFILE
+from tests.shared.selection import PROFILE, SHARE
 
 FILES = (os.path.dirname(detmode.__file__), dispatch.__file__)
 
@@ -23,7 +23,8 @@ def test_an_interrupt_at_each_line(name: str) -> None:
     block = interrupted.BLOCKS[name]
     block()
     clean = interrupted.state()
-    struck, number = ["begin"], 0
+    # A week strikes at them all.
+    struck, number = ["begin"], SHARE % PROFILE.interrupted_lines
     while struck:
         with (
             interrupted.raised_at_line(number, FILES) as struck,

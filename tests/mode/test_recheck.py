@@ -30,6 +30,7 @@ from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
 from tests.shared import needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -221,7 +222,7 @@ WORKS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-@pytest.mark.parametrize("drawn_from", DRAWS)
+@pytest.mark.parametrize("drawn_from", todays_forms(DRAWS))
 @pytest.mark.parametrize("work", WORKS)
 def test_other_threads_draw_no_number_twice(work: str, drawn_from: str) -> None:
     """Rechecked calls set no generator back from which another thread draws; none is blamed."""

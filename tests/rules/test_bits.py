@@ -8,11 +8,21 @@ import pytest
 from detmode.verify.cases import Case, run_substituted
 from detmode.verify.claims import check_bits, check_races, same_bits
 from tests.shared import needs
-from tests.shared.selection import PROFILE, Group, cases, check_each, every_case, grouped, once
+from tests.shared.selection import (
+    PROFILE,
+    Group,
+    cases,
+    check_each,
+    every_case,
+    grouped,
+    once,
+    todays_forms,
+)
 from tests.shared.strategies import planned_with
 
 GROUPS = grouped(cases())
 ONCE = grouped(once(cases()))
+RACED = GROUPS if PROFILE.thorough else grouped(todays_forms(once(cases())))
 # The function of this name hides its module.
 launching = sys.modules["detmode.cuda.launch"]
 
@@ -25,7 +35,7 @@ def test_schedules_do_not_change_bits(group: Group) -> None:
 
 
 @needs.compiler
-@pytest.mark.parametrize("group", GROUPS if PROFILE.thorough else ONCE, ids=str)
+@pytest.mark.parametrize("group", RACED, ids=str)
 def test_no_data_race(group: Group) -> None:
     """Barriers and fences order every two accesses to a byte of which one is a plain write."""
     check_each(group, check_races)

@@ -75,8 +75,8 @@ EXPONENTIAL = source(
     scaled_numbers=SINGLE_AND_DOUBLE,
 )
 SIGNIFICAND = source("significand.cu", powers=SINGLE_AND_DOUBLE, parts=SINGLE_AND_DOUBLE)
-# Threads, rows and elements at once: tiles of 32 and of 256 elements.
-SCAN_SHAPES = ((32, 1, 1), (64, 2, 2))
+# Threads, rows and elements at once: tiles of 32 elements, of one warp, and of 384, of three.
+SCAN_SHAPES = ((32, 1, 1), (96, 2, 2))
 SCANNED = [
     f"{of}, {t}, {rows}, {vec}" for of in ("runs", "float_sums") for t, rows, vec in SCAN_SHAPES
 ]

@@ -42,6 +42,7 @@ class Profile:
         architectures: of GPUs, for how many of them every kernel compiles in all its forms.
         sanitized: the dtypes that run under the sanitizers; none for all.
         thorough: whether tests marked ``thorough`` run.
+        forms: of what one claim is checked on, and takes long, one in so many runs each day.
         interrupted_lines: an interrupt strikes at every line, or at one in so many.
         signals: the number of them that strike at any moment.
         locked: seconds for which signals strike a lock.
@@ -59,6 +60,7 @@ class Profile:
     architectures: int = ALL
     sanitized: tuple[str, ...] = ("torch.float32",)
     thorough: bool = True
+    forms: int = 1
     interrupted_lines: int = 1
     signals: int = 2000
     locked: int = 4
@@ -77,10 +79,11 @@ PROFILES = {
         # that they vary; a family's samples are many, and races are looked for besides.
         schedules=8,
         other_schedules=4,
-        dtypes=2,
+        dtypes=1,
         operators=7,
         thorough=False,
-        interrupted_lines=5,
+        forms=3,
+        interrupted_lines=7,
         signals=300,
         locked=1,
         stress=1,
@@ -144,6 +147,15 @@ def limit(*, family: str | None, case: str | None) -> None:
     _limits.update(family=family, case=case)
 
 
+def todays_forms(values: Iterable[T]) -> list[T]:
+    """Of what one claim is checked on those that the profile looks at, such as programs or models.
+
+    At least three; all of them if a family or a case is asked for.
+    """
+    is_limited = any(limit is not None for limit in _limits.values())
+    return list(todays_share(values, 1 if is_limited else PROFILE.forms))
+
+
 def families() -> dict[str, ModuleType]:
     """The families that this run looks at, by name."""
     only = _limits["family"]
@@ -165,8 +177,8 @@ def cases() -> tuple[Case, ...]:
 def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
     """Of all cases those that the profile looks at; all, if a case is asked for.
 
-    A sample runs in float32 and in what its operator ran in least, of equals in another one each
-    day; and an operator in all it takes.
+    A sample runs in float32 and then in what its operator ran in least, of equals in another one
+    each day; and an operator in all it takes, each by another sample each day.
     """
     if _limits["case"] is not None:
         return tuple(every)
@@ -187,9 +199,12 @@ def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
         group.sort(key=lambda each: each.dtype is not torch.float32)
         for case in group[: PROFILE.dtypes]:
             keep(case)
+    by_dtype: dict[tuple[str, torch.dtype], list[Case]] = defaultdict(list)
     for case in every:
         if not runs[case.sample.op, case.dtype]:
-            keep(case)
+            by_dtype[case.sample.op, case.dtype].append(case)
+    for group in by_dtype.values():
+        keep(group[SHARE % len(group)])
     return tuple(case for case in every if case in kept)
 
 

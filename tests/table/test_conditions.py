@@ -137,6 +137,8 @@ def test_prints_as_written() -> None:
         ("row_major('self')", call(aten.relu.default, X[:, :2]), False),
         ("lies_along('self', 'dim')", call(aten.cumsum.default, X, 0), False),
         ("lies_along('self', 'dim')", call(aten.cumsum.default, X[:1], -1), True),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X[:1], -2), False),
+        ("lies_along('self', 'dim')", call(aten.cumsum.default, X[0], -1), True),
         ("lies_along('self', 'dim')", call(aten.cumsum.default, X[:1], 0), False),
         ("lies_along('self', 'dim')", call(aten.cumsum.default, X[0, 0], 0), False),
         ("bias_of('self', 'mat2')", call(aten.addmm.default, X[0], X.T, X), True),

@@ -44,11 +44,12 @@ def suite(pytester, monkeypatch):
     """Runs pytest with the plugin on the tests of a file, under -W error, in this process."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
-    def run(text, *options, name="test_inner.py"):
+    def run(text, *options, name="test_inner.py", has_cache=False):
         if text is not None:
             pytester.makepyfile(**{name.removesuffix(".py"): HEAD + text})
+        without_cache = () if has_cache else ("-p", "no:cacheprovider")
         return pytester.runpytest_inprocess(
-            "-p", "detmode.testing.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers",
+            "-p", "detmode.testing.pytest_plugin", *without_cache, "--strict-markers",
             "-W", "error", "-W", "ignore::DeprecationWarning:torch.*", *options,
         )  # fmt: skip
 
@@ -611,13 +612,13 @@ def test_an_update_by_a_part_of_the_suite(text, options, reason, suite, pytester
 
 
 @pytest.mark.parametrize("options", [("--lf",), ("--stepwise",)])
-def test_an_update_by_a_run_that_goes_on(options, other_process, pytester):
+def test_an_update_by_a_run_that_goes_on(options, suite, pytester):
     """Calls of tests that an earlier run has passed stay, and so where a run stops early."""
     file = pytester.path / "known.json"
     update = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
-    other_process(SEVERAL, *update).stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    suite(SEVERAL, *update, has_cache=True).stdout.fnmatch_lines(["wrote 2 to *known.json"])
     for text in (FAILING, SEVERAL):
-        other_process(text, *update, *options)
+        suite(text, *update, *options, has_cache=True)
         assert overloads(file) == ["aten::cos.default", "aten::sin.default"]
 
 

@@ -21,6 +21,7 @@ from detmode.verify.claims import same_bits
 from tests.shared import compiled_functions as functions
 from tests.shared import needs
 from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.selection import todays_forms
 
 pytestmark = [
     needs.compiler,
@@ -357,7 +358,7 @@ def library():
 
 
 @COMPILED
-@pytest.mark.parametrize("tag", STRIDES)
+@pytest.mark.parametrize("tag", todays_forms(STRIDES))
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_operators_of_libraries(library, backend, tag):
     """They are met as in eager code, in place or not, with the strides that they get outside."""
