@@ -23,7 +23,7 @@ from detmode.mode.higher_order import with_bodies
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo, is_elementwise
 from detmode.mode.row_counter import RowCounter, remedy_for
-from detmode.mode.substitution import on_host, run_substitute, run_validated, validate
+from detmode.mode.substitution import on_host, run_unvalidated, run_validated, validate
 from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.dispatch import (
     CONJUGATE,
@@ -49,7 +49,6 @@ from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call_site import Site
 from detmode.table.names import matches
-from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import SITE, original_of
 
@@ -382,7 +381,7 @@ class Interception(CompiledInside):
                 if seen_by is None:
                     return run_validated(call)
                 validate(call)
-                run = functools.partial(_substitute, call.overload, call.substitute)
+                run = functools.partial(run_unvalidated, call)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
@@ -459,11 +458,6 @@ def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         ):
             return False
     return True
-
-
-def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
-    """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action, overload, overload.signature.bind(args, kwargs))
 
 
 def warn_at(message: str, site: Site) -> None:
