@@ -220,7 +220,7 @@ FILES = (
     *_seen_by(
         "test_foreign_files.py",
         ("drift.py", "drift", "*map(in_a_line, texts)", "*texts"),
-        ("trace_file.py", "_known", ": text_of(each)", ": each"),
+        ("trace_file.py", "_known", ": text_of(item)", ": each"),
     ),
     *_seen_by(
         "test_seeding.py",

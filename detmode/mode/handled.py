@@ -8,7 +8,7 @@ from typing import Any
 from detmode.mode.overload_info import OverloadInfo
 from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
-from detmode.table.rule import Rule, Substitute
+from detmode.table.rule import Rule
 from detmode.table.rule_table import Row
 
 
@@ -57,13 +57,6 @@ class Handled(Call):
     def names(self) -> tuple[str, ...]:
         """All names that mean the overload in a report, an allow region or an override."""
         return self.overload.names
-
-    @property
-    def substitute(self) -> Substitute:
-        """The action of a row that substitutes."""
-        action = self.rule.action if self.rule is not None else None
-        assert isinstance(action, Substitute)
-        return action
 
     def run(self) -> Any:
         """Make the call by ATen."""

@@ -19,7 +19,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.row_counter import remedy_for
-from detmode.mode.substitution import run_substitute, run_validated, validate
+from detmode.mode.substitution import run_unvalidated, run_validated, validate
 from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.dispatch import (
     CONJUGATE,
@@ -44,7 +44,6 @@ from detmode.sites.graph_nodes import site_from
 from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.call_site import Site
-from detmode.table.rule import Substitute
 from detmode.table.twins import SITE
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -292,7 +291,7 @@ class Interception(CompiledInside):
                 if seen_by is None:
                     return run_validated(call)
                 validate(call)
-                run = functools.partial(_substitute, call.overload, call.substitute)
+                run = functools.partial(run_unvalidated, call)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)
             case _:
                 # Nothing would be launched; it is allowed; or the warning is given, and PyTorch's
@@ -337,11 +336,6 @@ def _is_dense(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         ):
             return False
     return True
-
-
-def _substitute(overload: OverloadInfo, action: Substitute, *args: Any, **kwargs: Any) -> Any:
-    """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(action, overload, overload.signature.bind(args, kwargs))
 
 
 def warn_at(message: str, site: Site) -> None:

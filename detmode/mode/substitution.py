@@ -136,7 +136,7 @@ def run_validated(call: Handled) -> Any:
     Raises:
         Exception: ATen's, with its own type and words, for others.
     """
-    action, overload, arguments = call.substitute, call.overload, call.arguments
+    action, overload, arguments = _action_of(call), call.overload, call.arguments
     # A result that is delivered afterwards may not fit: there the launcher comes too early.
     if not action.raises_like_aten or not (
         overload.variant == "functional" or (overload.variant == "inplace" and action.takes_out)
@@ -154,6 +154,17 @@ def run_validated(call: Handled) -> Any:
     finally:
         # The error has this frame, which would keep it and its tensors alive.
         del refused
+
+
+def run_unvalidated(call: Handled, *args: Any, **kwargs: Any) -> Any:
+    """Make a call by its substitute; an observer may make it again on other tensors."""
+    return run_substitute(_action_of(call), call.overload, call.signature.bind(args, kwargs))
+
+
+def _action_of(call: Handled) -> Substitute:
+    action = call.rule.action if call.rule is not None else None
+    assert isinstance(action, Substitute)
+    return action
 
 
 def run_substitute(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
