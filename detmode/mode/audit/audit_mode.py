@@ -56,7 +56,7 @@ class _Tally:
         for cls in set(map(type, modules_around(sys._getframe()))) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{each.__module__}.{each.__qualname__}" for each in cls.__mro__)
-        return self.sites.of_any_call().module or ""
+        return self.sites.of_call().module or ""
 
 
 class Audit(DeterministicMode):

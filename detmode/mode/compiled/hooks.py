@@ -30,8 +30,7 @@ from detmode.mode.compiled import timing
 from detmode.mode.compiled.current import CAN_COMPILE, thread
 from detmode.mode.compiled.lowering import keeping_whole
 from detmode.sites.graph_nodes import has_line, note_root
-from detmode.sites.lines import WRAPPERS, modules_around, nearest, nearest_place, site_of
-from detmode.table.call_site import CallSite
+from detmode.sites.lines import WRAPPERS, modules_around
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
 
@@ -160,9 +159,4 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     mode = thread.mode
     if mode is None:
         return compiled(*args)
-    caller = None
-    if (found := nearest_place(sys._getframe(), mode.paths)) is not None:
-        frame, place, _ = found
-        user = nearest(frame)
-        caller = CallSite(site_of(user), place.module) if user is not None else None
-    return mode._memory.call_from(caller, compiled, *args)
+    return mode._memory.call_from(sys._getframe(), mode.paths, compiled, *args)
