@@ -26,24 +26,16 @@ class CallSites:
         self._since = torch._C._autograd._get_sequence_nr()
         self._paths = ModulePaths()
 
-    def of_call(self, inputs: Iterable[Tensor]) -> CallSite:
+    def of_call(self, inputs: Iterable[Tensor] | None = None) -> CallSite:
         """Return the site of the call being dispatched; in backward, that of the forward call.
 
         Args:
-            inputs: the call's tensors, which tell whether a backward will refer to it.
+            inputs: the call's tensors, which tell whether a backward will refer to it. Without
+                them it may, if the call is the first one since an autograd node was made.
         """
         place = self._place()
-        if any(tensor.requires_grad for tensor in inputs):
+        if inputs is None or any(tensor.requires_grad for tensor in inputs):
             self._memory.remember_place(place, self._since)
-        return place
-
-    def of_any_call(self) -> CallSite:
-        """Return the site of the call being dispatched, whose tensors nobody has looked at.
-
-        A backward may refer to it if it is the first one since an autograd node was made.
-        """
-        place = self._place()
-        self._memory.remember_place(place, self._since)
         return place
 
     def of_function(self, frame: FrameType | None, *, makes_node: bool) -> CallSite:

@@ -273,12 +273,17 @@ class ForwardMemory:
         notes = self._notes_of(node)
         return notes[0].site if notes else None
 
-    def call_from(self, caller: CallSite | None, graph: Callable[..., Any], *args: Any) -> Any:
-        """Call a compiled graph from a place, and remember that for backward.
+    def call_from(
+        self, frame: FrameType, paths: ModulePaths, graph: Callable[..., Any], *args: Any
+    ) -> Any:
+        """Call a compiled graph from a frame, and remember the place for backward.
 
         A graph has neither the path of the module that calls it, since modules of one class share
         the graph, nor the user's line, if all its own are in PyTorch.
         """
+        found = nearest_place(frame, paths)
+        user = nearest(found[0]) if found is not None else None
+        caller = CallSite(site_of(user), found[1].module) if found and user is not None else None
         start, outer = _get_sequence_nr(), _current.caller
         _current.caller = caller
         try:

@@ -76,17 +76,6 @@ def test_imports_run_down(folder):
     assert not upward, "\n".join(upward)
 
 
-NAMED_ONLY = {
-    "detmode.mode.levels": "detmode.mode.deterministic_mode",
-    "detmode.mode.listed": "detmode.mode.deterministic_mode",
-    "detmode.mode.other_threads": "detmode.mode.deterministic_mode",
-    "detmode.mode.recheck": "detmode.mode.deterministic_mode",
-    "detmode.mode.sampled_calls": "detmode.mode.deterministic_mode",
-    "detmode.environment.lock.autotuners": "detmode.environment.lock.choices",
-}
-"""The modules that import another one for a type, and are imported by it; there are no more."""
-
-
 def test_no_circle():
     """No module imports one that imports it in the end: inside no function, nor for types."""
     files = {}
@@ -98,8 +87,6 @@ def test_no_circle():
         names = [name for name, _ in imported(path)]
         known = {name if name in files else name.rpartition(".")[0] for name in names}
         imports[module] = known - {module}
-    for module, type_of in NAMED_ONLY.items():
-        imports[module].discard(type_of)
     assert files.keys() >= set().union(*imports.values())
     graphlib.TopologicalSorter(imports).prepare()
 

@@ -59,7 +59,7 @@ class _Tally:
         for cls in set(map(type, modules_around(sys._getframe()))) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
-        return self.sites.of_any_call().module or ""
+        return self.sites.of_call().module or ""
 
 
 class AuditLevel(Level):

@@ -31,14 +31,7 @@ from detmode.mode.compiled.current import CAN_COMPILE, thread
 from detmode.mode.compiled.lowering import keeping_whole
 from detmode.mode.levels import innermost
 from detmode.sites.graph_nodes import has_line, note_root
-from detmode.sites.lines import (
-    WRAPPERS,
-    modules_around,
-    nearest,
-    nearest_place,
-    site_of,
-)
-from detmode.table.call_site import CallSite
+from detmode.sites.lines import WRAPPERS, modules_around
 from detmode.table.markers import AHEAD_OF_TIME_PROGRAM
 from detmode.table.rule_table import resolve
 
@@ -167,9 +160,4 @@ def _from_caller(compiled: Callable[..., Any], *args: Any) -> Any:
     level = innermost()
     if level is None:
         return compiled(*args)
-    caller = None
-    if (position := nearest_place(sys._getframe(), level.counter.paths)) is not None:
-        frame, place, _ = position
-        user = nearest(frame)
-        caller = CallSite(site_of(user), place.module) if user is not None else None
-    return level.memory.call_from(caller, compiled, *args)
+    return level.memory.call_from(sys._getframe(), level.counter.paths, compiled, *args)
