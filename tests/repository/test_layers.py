@@ -141,7 +141,6 @@ def test_one_meaning_for_a_class_name():
 
 REACHES = {
     "os._exit",  # Python's
-    "entries._values",  # a tensor's
     "sparse._values",
     "tensor._values",
     "FLAG._active",  # each native call reads them: a call of a method would cost 3 %
