@@ -301,7 +301,7 @@ def test_an_index_is_checked_before_rows_are_moved(
     monkeypatch.setattr(sums, "are_few", lambda *shapes: few)
     index = torch.tensor([4, position, 0])
     monkeypatch.setattr(assign, "are_few", lambda *shapes: few)
-    file = "sort" if not few else "assign" if name == "copy" else "sums"
+    file = "sort" if not few else "assign" if name == "copy" else "few_rows"
     with planned_with(), pytest.raises(host.DeviceAssert, match=rf"{file}\.cu.*`in_range` failed"):
         SORTING[name](torch.zeros(5, 4), index, torch.ones(3, 4))
 
