@@ -13,8 +13,15 @@ if TYPE_CHECKING:
 def means(rule: Rule, pattern: str) -> bool:
     """Return whether ``pattern`` names a rule's operator, with or without namespace and overload.
 
-    Users who have PyTorch's message have the name in it.
+    It may also name a function of PyTorch that calls the operator, such as ``F.interpolate``, in
+    backward too. Users who have PyTorch's message have the name in it.
     """
+    from detmode.table.called_as import called_as, without_module
+
+    called = called_as(pattern)
+    if called is not None and rule.op.partition(".")[0] in called.listed:
+        return True
+    pattern = without_module(pattern)
     bare = rule.op.partition("::")[2]
     alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
     names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)

@@ -26,14 +26,15 @@ class allow:
     while it runs, and outside while it waits.
 
     Args:
-        operators: operator or overload names (``"aten::histc"``, ``"aten::put_.default"``),
-            forward or backward, or globs of them (``"torchvision::*"``); or the operators and
-            overloads themselves (``torch.ops.aten.histc``).
+        operators: PyTorch's functions and modules by name (``"torch.histc"``, ``"F.interpolate"``)
+            or themselves (``torch.histc``); operators and overloads, forward or backward
+            (``"aten::histc"``, ``"aten::put_.default"``, ``torch.ops.aten.histc``), or globs of
+            them (``"torchvision::*"``).
 
     Raises:
         TypeError: an operator is none of these, or none is given; or a coroutine function is to be
             decorated.
-        ValueError: a name has no namespace, or no loaded library has such an operator.
+        ValueError: no function and no loaded library's operator has such a name.
     """
 
     @untraced

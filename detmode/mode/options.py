@@ -6,8 +6,11 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
+from detmode.process.spelling import did_you_mean
 from detmode.table import names
+from detmode.table.called_as import called_as, name_of, names_of_users, without_module
 from detmode.table.names import Operator, Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, RuleTable, forwards_of, resolve
@@ -91,22 +94,19 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
         )
     named: dict[str, str] = {}
     for operator, action in overrides.items():
-        name = names.text_of(operator)
         if action not in ACTIONS:
             raise ValueError(
-                f"overrides[{name!r}] must be one of {', '.join(ACTIONS)}, got {action!r}"
+                f"overrides[{names.text_of(operator)!r}] must be one of {', '.join(ACTIONS)}, "
+                f"got {action!r}"
             )
-        if not isinstance(name, str) or "::" not in name:
-            raise ValueError(
-                f"overrides: {name!r} must be an operator such as 'aten::histc', or a glob"
-            )
-        if named.setdefault(name, action) != action:
-            raise ValueError(
-                f"overrides: {name!r} is given two actions: {named[name]!r}, {action!r}"
-            )
-        check_operator("overrides", name, table)
-        if action == "substitute" and name.startswith("aten::") and not is_glob(name):
-            _check_substitute(name, table)
+        for name in _dispatched("overrides", operator):
+            if named.setdefault(name, action) != action:
+                raise ValueError(
+                    f"overrides: {name!r} is given two actions: {named[name]!r}, {action!r}"
+                )
+            check_operator("overrides", name, table)
+            if action == "substitute" and name.startswith("aten::") and not is_glob(name):
+                _check_substitute(name, table)
     # A name is more precise than a glob, wherever it stands.
     return dict(sorted(named.items(), key=lambda item: is_glob(item[0])))
 
@@ -118,14 +118,37 @@ def operator_names(where: str, operators: Iterable[Operator]) -> tuple[str, ...]
         where: the function that takes them, for the message.
         operators: names or globs, or objects of ``torch.ops``.
     """
-    named = tuple(map(names.text_of, operators))
+    named = tuple(name for operator in operators for name in _dispatched(where, operator))
     for name in named:
-        if not isinstance(name, str):
-            raise TypeError(f"{where} takes operators, got {type(name).__name__}")
-        if "::" not in name and name != "*":
-            raise ValueError(f'{where}: write {name!r} with its namespace, "aten::histc"')
         check_operator(where, name)
     return named
+
+
+def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
+    """Return the operators of the dispatcher that a user means: ``aten::histc``, or globs.
+
+    Raises:
+        TypeError: it names nothing.
+        ValueError: no function of PyTorch that calls a listed operator has this name.
+    """
+    name = names.text_of(operator)
+    if not isinstance(name, str):
+        name = name_of(operator)
+    if name is None:
+        raise TypeError(
+            f"{where} takes operators such as 'torch.histc' or 'aten::histc', or PyTorch's "
+            f"functions, got {type(operator).__name__}"
+        )
+    if "::" in name or (where != "overrides" and name == "*"):
+        return (name,)
+    called = called_as(name)
+    if called is not None:
+        return tuple(op for op in called.forward if names.overloads_of(op))
+    op = f"aten::{without_module(name)}"
+    if not names.overloads_of(op):
+        near = did_you_mean(without_module(name), names_of_users())
+        raise ValueError(f"{where}: no operator is named {name!r}{near}")
+    return (op,)
 
 
 def means_unlisted(name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -11,13 +11,14 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from detmode.process.spelling import did_you_mean
 
-Operator: TypeAlias = str | OpOverload | OpOverloadPacket
-"""An operator as users name it: by text, or as an object of ``torch.ops``."""
+Operator: TypeAlias = str | OpOverload | OpOverloadPacket | Callable[..., Any]
+"""An operator as users name it: by text, an object of ``torch.ops``, or a function of PyTorch."""
 
 Overrides: TypeAlias = (
     Mapping[str, str]
     | Mapping[OpOverload, str]
     | Mapping[OpOverloadPacket, str]
+    | Mapping[Callable[..., Any], str]
     | Mapping[Operator, str]
 )
 """Operators to actions. Mappings are invariant in their key, so each kind is listed."""

@@ -144,7 +144,7 @@ def test_names_of_operators() -> None:
     ("given", "error", "words"),
     [
         ({"operators": "aten::hstc"}, ValueError, "did you mean 'aten::histc'"),
-        ({"operators": ["histc"]}, ValueError, "write 'histc' with its namespace"),
+        ({"operators": ["hystc"]}, ValueError, "no operator is named 'hystc'"),
         ({"operators": 3}, TypeError, "takes operators or a RuleTable, got int"),
         ({"operators": [3]}, TypeError, "takes operators, got int"),
         ({"dtypes": torch.float32}, TypeError, r"such as \[torch.float32\]"),

@@ -106,7 +106,8 @@ DeterministicMode(rules=[rule])  # type: ignore[arg-type]  # to be refused
 DeterministicMode(simulated="cuda")  # type: ignore[call-arg]  # to be refused
 Rule("aten::put_")  # type: ignore[call-arg]  # to be refused
 Substitute("aten::put_")  # type: ignore[arg-type]  # to be refused
-detmode.allow(torch.histc)  # type: ignore[arg-type]  # to be refused
+detmode.allow(torch.histc, "F.interpolate")
+detmode.allow(3)  # type: ignore[arg-type]  # to be refused
 detmode.seed_everything("0")  # type: ignore[arg-type]  # to be refused
 assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]  # to be refused
 decorated("1")  # type: ignore[arg-type]  # to be refused

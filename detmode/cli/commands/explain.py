@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ABOUT = "explain why an operator varies, what to do, and what it costs"
 EXAMPLES = (
+    "torch.gather",
+    "nn.AvgPool3d",
     "aten::index_add",
     "upsample_bilinear2d_backward_out_cuda",
     "'*cumsum*' --format json",
@@ -32,8 +34,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "operator",
         nargs="+",
         metavar="OP",
-        help="an operator, an overload, a glob, or the name in PyTorch's message, e.g. "
-        "aten::index_add",
+        help="an operator (aten::index_add), a function or module of PyTorch (F.interpolate, "
+        "nn.AvgPool3d), an overload, a glob, or the name in PyTorch's message",
     )
     option.output(parser.add_argument_group("the output"), "table", "json")
 
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     found: list[Row] = []
     unlisted = []
     for op in options.operator:
-        rows = list(_rows_for(table, op))
+        rows = list(rows_for(table, op))
         if not rows:
             if not _overloads(op):
                 near = similar(table, op, among_all=True)
@@ -136,7 +138,7 @@ def _about_family(family: str) -> Iterator[str]:
         yield f"More: docs/rules/{family}.md (What varies, What happens instead, Limits, Rows)"
 
 
-def _rows_for(table: RuleTable, op: str) -> Iterator[Row]:
+def rows_for(table: RuleTable, op: str) -> Iterator[Row]:
     """Yield the rows of an operator, of a variant of one, or of all that a glob means.
 
     They are those that hold for this PyTorch, or where there are none, those for others.
@@ -153,11 +155,12 @@ def _rows_for(table: RuleTable, op: str) -> Iterator[Row]:
 def _overloads(op: str) -> list[Any]:
     """Return the overloads that an operator's name means, with or without its namespace."""
     from detmode.mode.options import is_glob
+    from detmode.table.called_as import without_module
     from detmode.table.names import overloads_of
     from detmode.table.rule_table import resolve
 
     if is_glob(op) or not op.isascii():
         return []
-    base, _, overload = (op if "::" in op else f"aten::{op}").partition(".")
+    base, _, overload = (op if "::" in op else f"aten::{without_module(op)}").partition(".")
     names = [overload] if overload else overloads_of(base)
     return [func for name in names if (func := resolve(f"{base}.{name}")) is not None]

@@ -1,0 +1,80 @@
+"""Operators by the names that users write: ``torch.gather``, ``nn.AvgPool3d``, ``F.interpolate``.
+
+``called_as.txt`` has a line for each of PyTorch's functions and modules whose calls meet a listed
+operator: the name, the operators that a mode sees in forward, and the listed ones that it meets in
+forward and backward. ``tools/write_expected.py called`` writes it, by running the samples that
+PyTorch has for its own tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from inspect import isclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+LINES = Path(__file__).with_suffix(".txt")
+_PREFIXES = (
+    *("torch.nn.functional.", "nn.functional.", "functional.", "F."),
+    *("torch.nn.modules.", "torch.nn.", "nn.", "torch.Tensor.", "Tensor.", "torch."),
+)
+
+
+class Called(NamedTuple):
+    """What a function or a module calls.
+
+    Args:
+        forward: the operators that a mode sees in forward, such as ``aten::gather``.
+        listed: those with a rule that it meets, in backward too, such as ``aten::scatter_add``.
+    """
+
+    forward: tuple[str, ...]
+    listed: tuple[str, ...]
+
+
+@cache
+def _by_name() -> dict[str, Called]:
+    lines = (line.split() for line in LINES.read_text(encoding="utf-8").splitlines()[1:])
+    return {
+        name: Called(tuple(forward.split(",")), tuple(listed.split(",")))
+        for name, forward, listed in lines
+    }
+
+
+def called_as(name: str) -> Called | None:
+    """Return what a function calls that a user names; ``None`` if none is known by this name.
+
+    >>> called_as("torch.gather").listed
+    ('aten::scatter_add',)
+
+    Args:
+        name: with or without PyTorch's module, such as ``"F.interpolate"``, ``"Tensor.put_"``.
+    """
+    bare, known = without_module(name), _by_name()
+    return known.get(bare) or known.get(bare.removesuffix("_"))
+
+
+def without_module(name: str) -> str:
+    """Return a function's name without PyTorch's module: ``"interpolate"``."""
+    return name.removeprefix(next(filter(name.startswith, _PREFIXES), ""))
+
+
+def names_of_users() -> tuple[str, ...]:
+    """Return all names that :func:`called_as` knows, without PyTorch's modules."""
+    return tuple(_by_name())
+
+
+def name_of(function: Callable[..., Any]) -> str | None:
+    """Return the name of one of PyTorch's functions or modules; ``None`` for anything else.
+
+    >>> name_of(torch.histc)
+    'torch.histc'
+    """
+    if isclass(function):
+        is_module = issubclass(function, torch.nn.Module)
+        return f"torch.nn.{function.__name__}" if is_module else None
+    name: str | None = torch.overrides.resolve_name(function) if callable(function) else None
+    return name

@@ -1,0 +1,146 @@
+"""What PyTorch's functions and modules call of the rule table, by their names.
+
+``tools/write_expected.py called`` writes ``detmode/table/called_as.txt`` from it. The samples are
+those that PyTorch has for its own tests of operators and of modules; a module that has none there
+calls the functions that its source names.
+"""
+
+import contextlib
+import inspect
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from timing import tensors_of
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from detmode import DeterministicMode
+from detmode.rules import default_rules
+from detmode.table.called_as import LINES
+from tests.shared.opinfo import operators, run, samples_of
+from tests.shared.substituted import LARGE, VERSION
+
+__all__ = ["LINES", "found", "pinned", "text_of"]
+
+SAMPLES = 40
+"""Of each function; modules have fewer."""
+HEAD = (
+    "# Written with PyTorch {}: a function or a module, what a mode sees of it in forward, and what"
+    " of that and its backward is listed.\n"
+)
+MORE: dict[str, Callable[[], torch.Tensor]] = {
+    **{
+        f"interpolate.{mode}": lambda mode=mode: F.interpolate(
+            torch.ones(1, 1, 4, 4, requires_grad=True), (2, 3), mode=mode, antialias=True
+        )
+        for mode in ("bilinear", "bicubic")
+    },
+    "bincount": lambda: torch.bincount(torch.tensor([0, 1]), torch.ones(2)),
+    "cumprod": lambda: torch.ones(9, requires_grad=True).cumprod(0),
+}
+"""Calls for which PyTorch's tests have no sample that meets what users' calls meet."""
+
+
+class _Forward(TorchDispatchMode):
+    """Notes the operators that are called outside of backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch._C._current_autograd_node() is None:
+            self.operators.add(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def _calls() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield functions and modules by their bare names, with a call of each, backward too."""
+    for op in operators():
+        if torch.float32 in op.supported_dtypes("cpu"):
+            for sample in islice(samples_of(op, torch.float32), SAMPLES):
+                inputs = tensors_of((sample.input, sample.args, sample.kwargs))
+                if sum(tensor.numel() for tensor in inputs) <= LARGE:
+                    yield _bare(op.name), lambda op=op, sample=sample: run(op, sample)
+    from torch.testing._internal.common_modules import module_db
+
+    options = {"device": "cpu", "dtype": torch.float32, "requires_grad": True, "training": True}
+    for info in module_db:
+        for inputs in info.module_inputs_func(info, **options):
+            if inputs.forward_input is not None:
+                yield _bare(info.name), lambda info=info, inputs=inputs: _run(info, inputs)
+    for name, call in MORE.items():
+        yield name.partition(".")[0], lambda call=call: _backward(call())
+
+
+def found() -> dict[str, str]:
+    """What each calls in forward, and what of that and its backward is listed."""
+    table = default_rules()
+    forward, listed = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
+    with warnings.catch_warnings():
+        # PyTorch's samples call what is deprecated.
+        warnings.simplefilter("ignore")
+        for name, call in _calls():
+            seen = _Forward()
+            with contextlib.suppress(Exception), DeterministicMode(simulate="cuda") as mode, seen:
+                call()
+            listed[name] |= {
+                row.overload.partition(".")[0]
+                for row in mode.records
+                if row.family != "uninitialized_memory"
+            }
+            forward[name] |= {
+                op
+                for op in seen.operators
+                if (table.names(op) and op in listed[name]) or table.is_forward(op)
+            }
+    for name in [name for name in forward if not listed[name]]:
+        del forward[name], listed[name]
+    for name, function in _functions_of_modules():
+        if name not in forward and function in forward:
+            forward[name], listed[name] = forward[function], listed[function]
+    return {
+        name: " ".join(",".join(sorted(ops)) for ops in (forward[name], listed[name]))
+        for name in forward
+    }
+
+
+def _functions_of_modules() -> Iterator[tuple[str, str]]:
+    """Yield the modules of ``torch.nn`` with the functions that their ``forward`` names."""
+    for name, cls in vars(nn).items():
+        if inspect.isclass(cls) and issubclass(cls, nn.Module):
+            with contextlib.suppress(OSError, TypeError):
+                for function in re.findall(r"\bF\.(\w+)\(", inspect.getsource(cls.forward)):
+                    yield name, function
+
+
+def _run(info: Any, inputs: Any) -> None:
+    made, given = inputs.constructor_input, inputs.forward_input
+    _backward(info.module_cls(*made.args, **made.kwargs)(*given.args, **given.kwargs))
+
+
+def _backward(result: Any) -> None:
+    outputs = [tensor for tensor in tensors_of(result) if tensor.requires_grad]
+    if outputs:
+        torch.autograd.backward([output.sum() for output in outputs])
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("nn.functional.").removeprefix("nn.")
+
+
+def pinned() -> dict[str, str]:
+    """The same as the file has it."""
+    lines = LINES.read_text(encoding="utf-8").splitlines()[1:]
+    return {name: calls for name, _, calls in (line.partition(" ") for line in lines)}
+
+
+def text_of(lines: dict[str, str]) -> str:
+    """The file's text, sorted."""
+    return HEAD.format(VERSION) + "".join(f"{name} {lines[name]}\n" for name in sorted(lines))
