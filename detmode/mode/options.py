@@ -136,8 +136,8 @@ def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
         name = name_of(operator)
     if name is None:
         raise TypeError(
-            f"{where} takes operators such as 'torch.histc' or 'aten::histc', or PyTorch's "
-            f"functions, got {type(operator).__name__}"
+            f"{where} takes operators, got {type(operator).__name__}; give 'torch.histc', "
+            "'aten::histc' or PyTorch's function itself"
         )
     if "::" in name or (where != "overrides" and name == "*"):
         return (name,)

@@ -39,7 +39,7 @@ MORE: dict[str, Callable[[], torch.Tensor]] = {
         f"interpolate.{mode}": lambda mode=mode: F.interpolate(
             torch.ones(1, 1, 4, 4, requires_grad=True), (2, 3), mode=mode, antialias=True
         )
-        for mode in ("bilinear", "bicubic")
+        for mode in ("bilinear", "bicubic", "lanczos")
     },
     "bincount": lambda: torch.bincount(torch.tensor([0, 1]), torch.ones(2)),
     "cumprod": lambda: torch.ones(9, requires_grad=True).cumprod(0),
