@@ -45,7 +45,10 @@ def _start_over(options: argparse.Namespace, target: str, program: list[str]) ->
 
     So is a launcher, which then has detmode in each rank.
     """
+    # What is recorded or probed without the mode runs as it would by itself.
+    has_mode = getattr(options, "deterministic", True) or options.simulate
     missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
+    missing = missing if has_mode else {}
     arguments: list[str] = options.arguments
     own = arguments[: len(arguments) - len(options.program)]
     again: list[str] | None = None

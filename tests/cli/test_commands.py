@@ -177,6 +177,26 @@ def test_calls_made_twice(run_command: Run) -> None:
     assert "3 of 4 calls made twice (recheck=1.0): 1 differed" in ours.stderr
 
 
+HASHES = "import os; print(os.environ.get('PYTHONHASHSEED'))"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("record", "-o", "first"), "None"),
+        (("probe",), "None"),
+        (("record", "-o", "second", "--deterministic"), "0"),
+    ],
+    ids=["record", "probe", "record --deterministic"],
+)
+def test_what_is_only_observed_runs_as_by_itself(
+    command: tuple[str, ...], expected: str, run_python: Run
+) -> None:
+    """Without the mode no variable is set: runs that differ by hash order have other recordings."""
+    ours = run_python("-m", "detmode", *command, "-c", HASHES)
+    assert ours.stdout.split()[0] == expected, ours.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "environment", "place"),
     [
