@@ -14,7 +14,14 @@ from types import ModuleType
 
 from detmode.table.rule_table import RuleTable
 
-__all__ = ["ENTRY_POINTS", "ForeignRulesError", "default_rules", "families", "family_table"]
+__all__ = [
+    "ENTRY_POINTS",
+    "ForeignRulesError",
+    "default_rules",
+    "families",
+    "family_table",
+    "page_of",
+]
 
 
 def __dir__() -> list[str]:
@@ -40,6 +47,11 @@ def family_table(name: str) -> RuleTable:
     """The rows of one family."""
     family = families()[name]
     return RuleTable(family.RULES, family=name, forwards=getattr(family, "FORWARDS", ()))
+
+
+def page_of(family: str) -> str:
+    """Return the name of a family's page in ``docs/rules``, where ``index.md`` lists all rows."""
+    return "index-family.md" if family == "index" else f"{family}.md"
 
 
 @cache

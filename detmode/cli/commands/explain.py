@@ -94,7 +94,7 @@ def _explained(row: Row) -> dict[str, Any]:
         "remedy": _remedy(row.rule),
         "traffic": action.traffic if isinstance(action, Substitute) else None,
         "cost": _sections(row.family).get("Cost"),
-        "docs": f"docs/rules/{row.family}.md" if row.family in families() else None,
+        "docs": f"docs/rules/{page_of(row.family)}" if row.family in families() else None,
     }
 
 
@@ -135,7 +135,7 @@ def _about_family(family: str) -> Iterator[str]:
     if cost is not None:
         # As it is written: a section has paragraphs, and may have a table.
         yield f"Cost of the family {family}:\n\n{cost.replace('``', '`')}"
-        yield f"More: docs/rules/{family}.md (What varies, What happens instead, Limits, Rows)"
+        yield f"More: docs/rules/{page_of(family)} (What varies, What happens instead, Limits, Rows)"
 
 
 def rows_for(table: RuleTable, op: str) -> Iterator[Row]:
