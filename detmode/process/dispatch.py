@@ -72,6 +72,7 @@ def untrace_dispatch(mode: type[TorchDispatchMode]) -> None:
 
     PyTorch has wrapped it to do the same.
     """
+    # The same function, marked: mypy takes any assignment to a method for a mistake.
     mode.__torch_dispatch__ = untraced(inspect.unwrap(mode.__torch_dispatch__))  # type: ignore[method-assign]
 
 

@@ -234,11 +234,17 @@ def _strides(tensor: torch.Tensor) -> list[int]:
     return [stride for stride, size in zip(tensor.stride(), tensor.shape) if size != 1]
 
 
+_FACTORS = ("alpha", "beta")
+"""Numbers by which operators multiply addends."""
+
+
 def _take_magnitudes(arguments: dict[str, Any]) -> None:
     for name, value in arguments.items():
-        if not isinstance(value, torch.Tensor) or _counts(value):
+        if name in _FACTORS and value is not None:
+            arguments[name] = abs(value)
+        elif not isinstance(value, torch.Tensor) or _counts(value):
             continue
-        if value.layout is torch.strided:
+        elif value.layout is torch.strided:
             arguments[name] = value.abs().to(value.dtype)
         else:
             # Not of the sums of entries that share a place.

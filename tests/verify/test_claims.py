@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from detmode import GPU_TO_GPU, cuda
-from detmode.table.call import Signature
+from detmode.process.arguments import Signature
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify import claims, special_values
@@ -297,3 +297,15 @@ def test_accepted_error_inputs_are_found() -> None:
     """A sample in ERRORS that ATen takes says nothing."""
     with pytest.raises(ClaimError, match="ATen accepts these inputs"):
         check_refused("scatter", SAMPLE, torch.float32)
+
+
+@needs.compiler
+def test_negative_factors_cancel_no_magnitude() -> None:
+    """An element's error counts beside what its addends amount to, whatever sign a factor has."""
+    (case,) = (
+        case
+        for case in cases("matmul")
+        if (case.sample.op, case.sample.name) == ("aten::addmm", "factors_csr")
+        and case.dtype is torch.float64
+    )
+    check_truth(case)
