@@ -1,8 +1,9 @@
 """Write ``docs/rules/`` from the rule table: a page for each family, and the list of all rows.
 
-What a call takes comes from ``benchmarks/results/*.json``. Whether ATen's CUDA kernels really vary comes from ``benchmarks/results/variation/*.json``. With the
-facts in ``tests/facts/atomics.json`` the table also gives ``docs/atomics-census.md``. The pages are
-committed; ``--check`` says which are stale and changes nothing.
+What a call takes comes from ``benchmarks/results/*.json``, and whether ATen's CUDA kernels really
+vary from ``benchmarks/results/variation/*.json``. With the facts in ``tests/facts/atomics.json``
+the table also gives ``docs/atomics-census.md``. The pages are committed; ``--check`` says which are
+stale and changes nothing.
 """
 
 import argparse
@@ -97,8 +98,8 @@ def _for_users(
     if alerts:
         parts += [
             "## What you see",
-            "With `torch.use_deterministic_algorithms(True)` PyTorch raises `RuntimeError` with the "
-            f"name {listed([code(alert) for alert in alerts], 'or')}.",
+            "With `torch.use_deterministic_algorithms(True)` PyTorch raises `RuntimeError`, which "
+            f"names {listed([code(alert) for alert in alerts], 'or')}.",
         ]
     if any(isinstance(rule.action, Substitute) for rule in rules):
         parts += ["## Measured", variation.documented(name, measured)]

@@ -37,3 +37,18 @@ def test_every_tool_is_named() -> None:
     missing = [name for name in tools if name not in named]
     assert len(tools) > 10
     assert not missing, f"CONTRIBUTING.md: add a line '| `{missing[0]}` | what it does |'"
+
+
+def test_pages_of_families_begin_for_users() -> None:
+    """The calls, PyTorch's words and the figures come first; the list of all rows is the index."""
+    pages = generate_docs.pages()
+    assert pages["index.md"].splitlines()[2] == "# The rule table"
+    assert "index_add" in pages["index-family.md"]
+    page = pages["embedding.md"]
+    heads = [line for line in page.splitlines() if line.startswith("## ")]
+    assert heads[:3] == ["## Your calls", "## Measured", "## What varies"]
+    assert heads[-2:] == ["## Rows", "## Samples"]
+    assert "`F.embedding` and `nn.Embedding`, forward or backward." in page
+    assert "| ATen, us | detmode, us | detmode over ATen |" in page
+    assert r"2\*\*18 rows" in page
+    assert "names `avg_pool3d_backward_cuda`" in pages["avg_pool3d.md"]

@@ -84,7 +84,7 @@ def _paragraph(row: dict[str, Any], width: int | None) -> str:
 
 def _explained(row: Row) -> dict[str, Any]:
     """Return a row's fields with its remedy, its cost, and the page that documents it."""
-    from detmode.rules import families
+    from detmode.rules import families, page_of
     from detmode.table.rule import Substitute
 
     action = row.rule.action
@@ -131,11 +131,14 @@ def _sections(family: str) -> dict[str, str]:
 
 def _about_family(family: str) -> Iterator[str]:
     """Yield what holds for all rows of a family: its cost, and its page."""
+    from detmode.rules import page_of
+
     cost = _sections(family).get("Cost")
     if cost is not None:
         # As it is written: a section has paragraphs, and may have a table.
         yield f"Cost of the family {family}:\n\n{cost.replace('``', '`')}"
-        yield f"More: docs/rules/{page_of(family)} (What varies, What happens instead, Limits, Rows)"
+        page = f"docs/rules/{page_of(family)}"
+        yield f"More: {page} (What varies, What happens instead, Limits, Rows)"
 
 
 def rows_for(table: RuleTable, op: str) -> Iterator[Row]:
