@@ -394,8 +394,13 @@ def test_doctor(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHASHSEED", "random")
     ours = run_command("doctor")
     assert ours.returncode == 1
-    assert re.match(r"1 error, \d+ warnings?, \d+ notes\n\n", ours.stdout)
-    assert "CUBLAS_WORKSPACE_CONFIG" in ours.stdout
+    assert re.match(r"1 error,( \d+ warnings?,)? \d+ notes \(--all shows them\)\n\n", ours.stdout)
+    # `detmode run` sets it: nothing is to be done.
+    assert "CUBLAS_WORKSPACE_CONFIG" not in ours.stdout
+    everything = run_command("doctor", "--all").stdout
+    assert re.match(r"1 error,( \d+ warnings?,)? \d+ notes\n\n", everything)
+    assert "CUBLAS_WORKSPACE_CONFIG" in everything
+    assert "`detmode run` sets it" in " ".join(everything.split())
 
 
 def test_tables_fit_a_narrow_terminal(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from detmode.cli import options as option
-from detmode.cli.locks import lock_here, read_lock
+from detmode.cli.locks import ENVIRONMENT, lock_here, read_lock
 from detmode.cli.output import (
     STDOUT,
     check_output,
@@ -33,7 +35,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.path(lock, "--against", metavar="FILE", help="list what differs from a lock too")
     output = parser.add_argument_group("the output")
     option.output(output, "table", "json", "github")
-    option.quiet(output)
+    kind = output.add_mutually_exclusive_group()
+    option.quiet(kind)
+    option.flag(kind, "--all", "print the notes too: what is fine, or matters elsewhere")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,10 +48,13 @@ def run(options: argparse.Namespace) -> int:
     from detmode.reports.page import plural
 
     against = _against(options.against) if options.against is not None else []
-    found = (*against, *findings())
-    counts = Counter(each.severity for each in found)
-    head = ", ".join(plural(counts[each], each) for each in SEVERITIES if counts[each])
+    everything = (*against, *map(_as_under_run, findings()))
+    counts = Counter(finding.severity for finding in everything)
+    head = ", ".join(plural(counts[name], name) for name in SEVERITIES if counts[name])
     form = form_of(options)
+    # A file in JSON is for programs, which filter themselves.
+    shows_notes = options.all or form == "json"
+    shown = [finding for finding in everything if shows_notes or finding.severity != "note"]
     if form == "github":
         lines = [
             annotation(
@@ -55,27 +62,33 @@ def run(options: argparse.Namespace) -> int:
                 each.subject,
                 ": ".join(filter(None, (each.state, each.effect, each.remedy))),
             )
-            for each in found
-            if each.severity != "note"
+            for each in shown
         ]
         text = "\n".join([*lines, head])
     else:
         columns = ("subject", "severity", "state", "effect", "remedy")
-        rows = [each.as_text() for each in found]
+        rows = [finding.as_text() for finding in shown]
         text = rows_as_asked(options, rows, columns, widths=(None, None, 40, 50, 50))
         if form == "table":
-            text = f"{head}\n\n{text}"
+            hidden = "" if shows_notes or not counts["note"] else " (--all shows them)"
+            text = f"{head}{hidden}\n\n{text}" if rows else f"nothing to do: {head}{hidden}"
     if options.quiet and options.file != STDOUT:
         show(head)
     if options.file is not None or not options.quiet:
         give(options, text)
     if counts["error"] or counts["warning"]:
-        say_next(
-            options, "follow the remedies from the top; `detmode run` sets the variables itself"
-        )
+        say_next(options, "follow the remedies from the top")
     else:
         say_next(options, "`detmode audit script.py` says what a program's calls would do on CUDA")
     return 1 if counts["error"] else 0
+
+
+def _as_under_run(finding: Finding) -> Finding:
+    """Return a finding as a note if it is about a variable that ``detmode run`` sets."""
+    is_set = finding.subject not in ENVIRONMENT or finding.subject in os.environ
+    if is_set or finding.severity == "error":
+        return finding
+    return replace(finding, effect=f"{finding.effect}; `detmode run` sets it", severity="note")
 
 
 def _against(path: Path) -> list[Finding]:
