@@ -48,8 +48,13 @@ def test_the_last_stays(family: str, data: st.DataObject, dtype: torch.dtype, se
     call = data.draw(calls(last_wins.words, dtype))
     self = data.draw(st.sampled_from([Tensor.contiguous, layout]))(call.arguments[0])
     got = in_place_and_not(function, self, *call.arguments[1:], seed=seed)
-    assert got.stride() == self.stride() or not got.numel()
+    assert _steps(got) == _steps(self) or not got.numel()
     last_wins.assert_last_wins(got, self, call.to, call.values)
+
+
+def _steps(tensor: Tensor) -> list[int]:
+    """The strides that lead from one element to another."""
+    return [step for size, step in zip(tensor.shape, tensor.stride()) if size > 1]
 
 
 @pytest.mark.parametrize("set_places", [1, 2])
