@@ -34,7 +34,7 @@ first steps:
   detmode doctor                    what in this environment can make runs differ
   detmode audit train.py            what its calls would do on CUDA, on any machine
   detmode run train.py              run it reproducibly
-  detmode record -o first train.py  twice, then: detmode diff first second
+  detmode run --twice train.py      run it twice: identical, or where the runs diverge
 
 'detmode COMMAND --help' has the options of a command, and examples."""
 
@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     parser, commands = _parsers()
+    if not arguments:
+        parser.print_help()
+        return 0
     name = next((word for word in arguments if not word.startswith("-")), None)
     if name is not None and name not in commands:
         hint = did_you_mean(name, commands) or "; see 'detmode --help'"

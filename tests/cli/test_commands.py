@@ -177,6 +177,45 @@ def test_calls_made_twice(run_command: Run) -> None:
     assert "3 of 4 calls made twice (recheck=1.0): 1 differed" in ours.stderr
 
 
+def test_detmode_alone_is_help(run_command: Run) -> None:
+    """It prints the commands, and first steps."""
+    ours = run_command()
+    assert (ours.returncode, ours.stderr) == (0, "")
+    assert ours.stdout == run_command("--help").stdout
+
+
+TWICE = """
+import random, sys, torch
+x = torch.ones(3)
+print("begin")
+if len(sys.argv) > 1 and random.random() < 2:
+    x = x * random.random()
+x.cumsum(0)
+sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 0, "the runs are identical"),
+        (("draw",), 1, "the runs diverge at aten::mul.Tensor"),
+        (("draw", "3"), 3, ""),
+    ],
+    ids=["identical", "diverging", "failing"],
+)
+def test_run_twice(
+    arguments: tuple[str, ...], status: int, words: str, run_python: Run, tmp_path: Path
+) -> None:
+    """The verdict is that of ``diff``; the program's output is shown once, and its failure wins."""
+    (tmp_path / "program.py").write_text(TWICE)
+    ours = run_python("-m", "detmode", "run", "--twice", "program.py", *arguments)
+    assert ours.returncode == status, ours.stderr
+    assert words in ours.stdout
+    assert ours.stdout.count("begin") == 1
+    assert ("the recordings are in" in ours.stderr) == (status == 1)
+
+
 HASHES = "import os; print(os.environ.get('PYTHONHASHSEED'))"
 
 
@@ -265,6 +304,8 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
             ("run", "--epochs", "3", "x.py"),
             "(the script's own options go after its name);",
         ),
+        (("run", "--twice", "--strict", "x.py"), "to which --strict does not belong"),
+        (("run", "--twice", "-"), "give a file in place of standard input"),
         (("doctor", "now"), "see 'detmode doctor --help'"),
         (("probe",), "script.py"),
         (("probe", "nowhere.py"), "nowhere.py"),
@@ -302,7 +343,6 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
         (("run", "--repot", "x", "x.py"), "did you mean '--report'?"),
         (("recrod", "-o", "x", "x.py"), "there is no command 'recrod'; did you mean 'record'?"),
         (("bogus",), "no command 'bogus'; see 'detmode --help'"),
-        ((), "COMMAND"),
     ],
 )
 def test_wrong_usage_is_one_line_and_2(

@@ -1,4 +1,4 @@
-"""What PyTorch's functions and modules call of the rule table, by their names.
+"""Calls of PyTorch's functions and modules that meet the rule table, by their names.
 
 ``tools/write_expected.py called`` writes ``detmode/table/called_as.txt`` from it. The samples are
 those that PyTorch has for its own tests of operators and of modules; a module that has none there

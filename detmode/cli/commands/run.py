@@ -20,6 +20,7 @@ from detmode.cli.preparation import prepared
 from detmode.cli.program import AbruptEnd, failure_of
 from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
+from detmode.cli.twice import run_twice
 from detmode.cli.usage import UsageError
 from detmode.process.rank import rank_of
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 ABOUT = "run an unchanged script or module under the mode"
 EXAMPLES = (
+    "--twice train.py",
     "train.py --epochs 3",
     "--warn-only -o report.html train.py",
     "--override aten::histc=allow -m my_package.train",
@@ -39,6 +41,8 @@ EXAMPLES = (
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     option.program(parser)
+    about = "record the program twice, and say whether the runs are identical or where they diverge"
+    option.flag(parser, "--twice", about)
     _add_mode(parser.add_argument_group("the mode"))
     _add_lock(parser.add_argument_group("the lock"))
     report = parser.add_argument_group("the report")
@@ -83,6 +87,8 @@ def _add_lock(group: option.Place) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run a program under the mode, and report what was intercepted."""
+    if options.twice:
+        return run_twice(options)
     if options.warm and options.no_substitute:
         raise UsageError("--warm compiles what --no-substitute never calls; leave one of them out")
     program = prepared(options)
