@@ -55,7 +55,7 @@ def family_page(
     measured: Sequence[variation.Results],
     timed: Sequence[Results],
 ) -> str:
-    """What a user wants to know of a family; then how it works, its rows and its samples."""
+    """The page of a family: for its users first; then how it works, its rows and its samples."""
     rules = [row.rule for row in family_table(name)]
     about, *sections = (inspect.getdoc(family) or "").strip().split("\n## ")
     parts = [NOTICE.format(f"{name}/"), f"# {name}", prose(about.strip())]

@@ -14,7 +14,7 @@ from detmode.cli.streams import flush, say
 from detmode.cli.usage import UsageError
 
 _KNOWN = {"run", "--twice", "--simulate", "--schedule-seed", "--cuda-on-cpu"}
-"""What may stand beside ``--twice``: a recording takes it, too."""
+"""Words that may stand beside ``--twice``: a recording takes them, too."""
 
 
 def run_twice(options: argparse.Namespace) -> int:

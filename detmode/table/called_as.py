@@ -24,7 +24,7 @@ _PREFIXES = (
 
 
 class Called(NamedTuple):
-    """What a function or a module calls.
+    """The operators that a function or a module calls.
 
     Args:
         forward: the operators that a mode sees in forward, such as ``aten::gather``.

@@ -80,7 +80,7 @@ def _calls() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def found() -> dict[str, str]:
-    """What each calls in forward, and what of that and its backward is listed."""
+    """The operators that each calls in forward, and those of it and its backward with rules."""
     table = default_rules()
     forward, listed = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
     with warnings.catch_warnings():

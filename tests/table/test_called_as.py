@@ -21,7 +21,7 @@ _ABOUT = torch.use_deterministic_algorithms.__doc__ or ""
 DOCUMENTED = sorted(
     set(re.findall(r"\* :(?:class|func):`([\w.]+)`", _ABOUT.partition("In addition")[0]))
 )
-"""What PyTorch says that its setting changes, or makes raise."""
+"""Names of all that PyTorch's setting changes, or makes raise."""
 
 
 def test_documented_names():
@@ -112,7 +112,7 @@ NAMED = [
 @pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
 @pytest.mark.parametrize("name", NAMED)
 def test_all_that_is_met_is_known(name):
-    """What a function meets, forward and backward, ``explain`` shows by the function's name."""
+    """By a function's name ``explain`` shows all that it meets, forward and backward."""
     function, make = FUNCTIONS[name]
     arguments = [value.requires_grad_() if value.is_floating_point() else value for value in make()]
     with DeterministicMode(simulate="cuda") as mode:
