@@ -59,8 +59,10 @@ __global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
     bool short_lines = ws.end - ws.begin <= 2;
     acc_t results[per_thread];
     // One divisor divides the sum, which is cheapest. Where that sum is not finite, a second round
-    // divides each addend instead, in case only the sum overflowed.
-    for (bool divide_each = shared_divisor == 0;; divide_each = true) {
+    // divides each addend instead, in case only the sum overflowed; other planes keep their
+    // results.
+    bool again = false;
+    for (bool divide_each = shared_divisor == 0;; divide_each = again = true) {
       compensated_sum<acc_t> sums[per_thread] = {};
       acc_t values[per_thread];
       // Windows in row-major order: t, then h, then w.
@@ -111,6 +113,7 @@ __global__ void avg_pool3d_backward(const scalar_t* __restrict__ grad_output,
 #pragma unroll
       for (int j = 0; j < per_thread; ++j) {
         finite = finite && is_finite(sums[j].high);
+        if (again && is_finite(results[j])) continue;
         results[j] = divide_each ? sums[j].rounded() : sums[j].divided_by(share_of_all);
       }
       if (divide_each || finite) break;
