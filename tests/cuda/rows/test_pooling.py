@@ -228,7 +228,7 @@ def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> N
 
 @pytest.mark.parametrize("share", [Share(1, "int32_t"), Share(8, "int32_t")], ids=str)
 def test_avg_pool3d_of_a_plane_depends_on_no_other(share: Share) -> None:
-    """What is not finite in one plane changes no bit of another, which the same thread serves."""
+    """Infinities of one plane change no bit of another, which the same thread serves."""
     window = ((1, 1, 3), (1, 1, 1), (0, 0, 0), False, True, None)
     m = Maker(torch.float32)
     self, grad = m.normal(8, 1, 1, 402), m.normal(8, 1, 1, 400)
