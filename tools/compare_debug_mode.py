@@ -1,4 +1,4 @@
-"""Write into ``docs/comparing-runs.md`` what detmode and PyTorch's DebugMode say of the same runs.
+"""Write into ``docs/design/debug-mode.md`` what detmode and DebugMode say of the same runs.
 
 Each kind of fault of ``tests/runs/faults.py`` is put into one of two runs, and both tools compare
 the two. DebugMode is used as favourably as it allows: inputs and outputs hashed, inputs before the
@@ -30,7 +30,7 @@ from detmode.runs.trace_file import Reader
 from tests.runs.faults import KINDS, Kind
 from tests.shared.training import Training
 
-PAGE = ROOT / "docs" / "comparing-runs.md"
+PAGE = ROOT / "docs" / "design" / "debug-mode.md"
 TOOL = "tools/compare_debug_mode.py"
 HEADS = (
     "fault",
