@@ -1,8 +1,7 @@
-"""Take the pictures in ``docs/_static``, light and dark: reports, terminals, and these pages.
+"""Take the pictures in ``docs/_static``, light and dark, of reports and terminals.
 
 Everything in them is real: the commands below run here, in a folder with the programs of
-``tools/pictured``, and what they print or write is shown in Chromium. Pictures of the documentation
-need its pages: ``tox -e docs`` builds them.
+``tools/pictured``, and what they print or write is shown in Chromium.
 """
 
 import argparse
@@ -23,7 +22,6 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 STATIC = ROOT / "docs" / "_static"
-PAGES = ROOT / "docs" / "_build" / "html"
 PROGRAMS = ROOT / "tools" / "pictured"
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -56,12 +54,7 @@ TERMINALS: dict[str, tuple[str, ...]] = {
     "terminal-certify": ("detmode certify kernels.py::total",),
 }
 """Commands by the picture's name; the last is shown, with what it prints."""
-DOCUMENTATION = {
-    "docs-index": "index.html",
-    "docs-tutorial": "first-steps.html",
-}
-"""Built pages by the picture's name."""
-NAMES = (*REPORTS, *TERMINALS, *DOCUMENTATION)
+NAMES = (*REPORTS, *TERMINALS)
 
 _LIGHT = TerminalTheme(
     *((255, 255, 255), (27, 31, 36)),
@@ -167,9 +160,6 @@ def terminal(command: str, printed: str, scheme: str) -> str:
 @contextmanager
 def shown(name: str) -> Iterator[dict[str, Path]]:
     """Run what a picture shows, and yield the page of each scheme."""
-    if name in DOCUMENTATION:
-        yield dict.fromkeys(SCHEMES, PAGES / DOCUMENTATION[name])
-        return
     *before, command = REPORTS.get(name) or TERMINALS[name]
     with folder_after(*before) as folder:
         printed = on_terminal(command, folder)
@@ -195,8 +185,6 @@ def main() -> None:
     names = parser.parse_args().names or NAMES
     if BROWSER is None or not {*NAMES} >= {*names}:
         parser.error(f"names are {', '.join(NAMES)}; Chromium must be on the PATH")
-    if {*names} & DOCUMENTATION.keys() and not PAGES.exists():
-        parser.error(f"{PAGES} is missing; run tox -e docs")
     for name in names:
         take(name)
 
