@@ -21,6 +21,7 @@ from .mode.torch_api import (
     are_deterministic_algorithms_enabled,
     get_deterministic_debug_mode,
     is_deterministic_algorithms_warn_only_enabled,
+    report,
     set_deterministic_debug_mode,
     use_deterministic_algorithms,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "is_deterministic_algorithms_warn_only_enabled",
     "probe",
     "record",
+    "report",
     "rng_state",
     "run_digest",
     "seed_everything",

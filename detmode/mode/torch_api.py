@@ -2,34 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from detmode.mode.deterministic_mode import DeterministicMode, current_mode
 from detmode.mode.options import check_bool
+from detmode.reports.report import Report
 
 are_deterministic_algorithms_enabled = torch.are_deterministic_algorithms_enabled
 is_deterministic_algorithms_warn_only_enabled = torch.is_deterministic_algorithms_warn_only_enabled
 get_deterministic_debug_mode = torch.get_deterministic_debug_mode
 
 _switched_on: DeterministicMode | None = None
+_last: DeterministicMode | None = None
+"""The mode that was switched on last, which may be off again."""
 
 
-def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False, **options: Any) -> None:
     """As :func:`torch.use_deterministic_algorithms`, with detmode's substitutes.
 
-    ``True`` enters a :class:`DeterministicMode` in this thread until ``False`` leaves it.
+    ``True`` enters a :class:`DeterministicMode` in this thread until ``False`` leaves it;
+    :func:`detmode.report` returns its report, then and later.
+
+    >>> detmode.use_deterministic_algorithms(True, overrides={"torch.histc": "allow"})
+    >>> print(detmode.report())
+
+    Args:
+        mode: whether the mode is to be on.
+        warn_only: as of :class:`DeterministicMode`.
+        options: the other arguments of :class:`DeterministicMode`, with ``True`` only.
 
     Raises:
-        TypeError: an argument is no bool, in PyTorch's words.
+        TypeError: an argument is no bool, in PyTorch's words; or options are given with ``False``.
+        ValueError: :class:`DeterministicMode` refuses an option.
         RuntimeError: it would leave the mode while an inner ``with`` block is open.
     """
-    global _switched_on
+    global _switched_on, _last
     if not isinstance(mode, bool):
         raise TypeError(
             "_set_deterministic_algorithms(): argument 'mode' (position 1) must be bool, not "
             f"{type(mode).__name__}"
         )
     check_bool("warn_only", warn_only)
+    if options and not mode:
+        raise TypeError(
+            f"use_deterministic_algorithms(False): {', '.join(options)} would change nothing; give "
+            "options with True"
+        )
+    # Before the other one is left, which stays on where an option is refused.
+    new = DeterministicMode(warn_only, **options) if mode else None
     if _switched_on is not None:
         # An interrupt may have left it without a word here.
         if _switched_on.is_entered:
@@ -40,11 +62,29 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
                 )
             _switched_on.__exit__(None, None, None)
         _switched_on = None
-    if mode:
-        _switched_on = DeterministicMode(warn_only)
-        _switched_on.__enter__()
-    else:
+    if new is None:
         torch.use_deterministic_algorithms(False)
+    else:
+        _switched_on = _last = new
+        new.__enter__()
+
+
+def report() -> Report:
+    """Return the report of the innermost mode that acts in this thread.
+
+    Outside of blocks it is that of the mode which :func:`use_deterministic_algorithms` has switched
+    on last.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    mode = current_mode() or _last
+    if mode is None:
+        raise RuntimeError(
+            "detmode.report(): no mode is on; call detmode.use_deterministic_algorithms(True) "
+            "first, or enter a DeterministicMode"
+        )
+    return mode.report()
 
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:

@@ -1,6 +1,8 @@
 """The drop-in functions: PyTorch's switches, with detmode's substitutes behind them."""
 
 import inspect
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -130,3 +132,37 @@ def test_signatures_are_pytorchs(name):
     assert [(p.name, p.kind, p.default) for p in ours.values()] == [
         (p.name, p.kind, p.default) for p in theirs.values()
     ]
+
+
+def test_the_report_of_what_is_switched_on() -> None:
+    """It is that of the innermost mode; of the one that was on last, after it is off, too."""
+    detmode.use_deterministic_algorithms(True, simulate="cuda", overrides={"torch.histc": "allow"})
+    torch.ones(3).histc(4)
+    with detmode.DeterministicMode(simulate="cuda", overrides={"torch.histc": "allow"}):
+        assert [row.count for row in detmode.report()] == []
+        torch.ones(3).histc(4)
+        torch.ones(3).histc(4)
+        assert [row.count for row in detmode.report() if row.family == "histograms"] == [1, 1]
+    detmode.use_deterministic_algorithms(False)
+    assert [(row.action, row.count) for row in detmode.report() if row.family == "histograms"] == [
+        ("allow", 1)
+    ]
+
+
+def test_refused_options_lose_nothing() -> None:
+    """The mode that is on stays on, with its settings."""
+    detmode.use_deterministic_algorithms(True)
+    with pytest.raises(ValueError, match="simulate must be 'cuda' or None"):
+        detmode.use_deterministic_algorithms(True, simulate="rocm")
+    with pytest.raises(TypeError, match="strict would change nothing; give options with True"):
+        detmode.use_deterministic_algorithms(False, strict=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    detmode.use_deterministic_algorithms(False)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_report_of_nothing_is_refused() -> None:
+    """A process that has entered no mode is told how to."""
+    code = "import detmode; detmode.report()"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "no mode is on; call detmode.use_deterministic_algorithms(True)" in ended.stderr
