@@ -16,7 +16,7 @@ import torch
 from detmode.cuda import CompileError, Source, empty, host, launch, launch_blocks
 from detmode.cuda.host import library
 from detmode.cuda.launch import unavailable
-from tests.shared import ROOT
+from tests.shared import ROOT, cuda_sources
 from tests.shared.cuda_sources import FAULTS, KERNELS, WARP, add_racing, pattern, source_in
 
 SEEDS = (None, 0, 1, 2)
@@ -443,7 +443,7 @@ def test_what_is_wrong_with_cxx(value: str, said: str, tmp_path, monkeypatch) ->
     assert "\n" not in reason
     assert host.compiler() is None
     with pytest.raises(CompileError, match="^CXX is "):
-        host.compile(Source(__file__, "warp.cu", WARP.entries))
+        host.compile(Source(cuda_sources.__file__, "warp.cu", WARP.entries))
 
 
 def test_cxx_is_a_command(tmp_path, monkeypatch) -> None:
@@ -472,7 +472,7 @@ def test_cxx_is_a_command(tmp_path, monkeypatch) -> None:
 def test_portable_switches(monkeypatch) -> None:
     """Built with ucontext instead of assembly, barriers and warp operations work alike."""
     monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DDETMODE_UCONTEXT=1"))
-    source = Source(__file__, "warp.cu", WARP.entries)
+    source = Source(cuda_sources.__file__, "warp.cu", WARP.entries)
     for entry, block, columns in (("warp_operations", 64, 10), ("block_operations", 96, 4)):
         expected = torch.zeros(2 * block, columns, dtype=torch.int64)
         output = expected.clone()
