@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from detmode.cli.output import as_asked, show
 from detmode.cli.streams import flush, say
 from detmode.cli.usage import UsageError
 
@@ -44,12 +45,22 @@ def run_twice(options: argparse.Namespace) -> int:
             say(f"detmode: run {number} of 2 ended with exit code {status}; nothing is compared")
             shutil.rmtree(folder, ignore_errors=True)
             return status
-    status = subprocess.call([sys.executable, "-m", "detmode", "diff", *map(str, runs)])
-    if status:
-        say(f"detmode: the recordings are in {folder}")
-    else:
+    return _compared(options, folder, runs)
+
+
+def _compared(options: argparse.Namespace, folder: Path, runs: Sequence[Path]) -> int:
+    """Print the verdict on two recordings, and where they diverge."""
+    from detmode.runs.ranks import diff
+
+    comparison = diff(*runs)
+    # What is to be done next is of use only where they diverge, and the recordings stay.
+    options.quiet = comparison.identical
+    show(as_asked(options, comparison, sys.stdout))
+    if comparison.identical:
         shutil.rmtree(folder, ignore_errors=True)
-    return status
+    else:
+        say(f"detmode: the recordings are in {folder}")
+    return 0 if comparison.identical else 1
 
 
 def _recorded(options: argparse.Namespace, run: Path, number: int) -> int:
