@@ -142,7 +142,7 @@ def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
     if "::" in name or (where != "overrides" and name == "*"):
         return (name,)
     called = called_as(name)
-    if called is not None:
+    if called is not None and called.forward:
         return tuple(op for op in called.forward if names.overloads_of(op))
     op = f"aten::{without_module(name)}"
     if not names.overloads_of(op):

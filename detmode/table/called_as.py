@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import torch
 
 LINES = Path(__file__).with_suffix(".txt")
+NONE = "-"
+"""In the lines, in place of no operator."""
 _PREFIXES = (
     *("torch.nn.functional.", "nn.functional.", "functional.", "F."),
     *("torch.nn.modules.", "torch.nn.", "nn.", "torch.Tensor.", "Tensor.", "torch."),
@@ -39,7 +41,7 @@ class Called(NamedTuple):
 def _by_name() -> dict[str, Called]:
     lines = (line.split() for line in LINES.read_text(encoding="utf-8").splitlines()[1:])
     return {
-        name: Called(tuple(forward.split(",")), tuple(listed.split(",")))
+        name: Called(*(() if ops == NONE else tuple(ops.split(",")) for ops in (forward, listed)))
         for name, forward, listed in lines
     }
 

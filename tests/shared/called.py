@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import DeterministicMode
 from detmode.rules import default_rules
-from detmode.table.called_as import LINES
+from detmode.table.called_as import LINES, NONE
 from tests.shared.opinfo import operators, run, samples_of
 from tests.shared.substituted import LARGE, VERSION
 
@@ -106,7 +106,7 @@ def found() -> dict[str, str]:
         if name not in forward and function in forward:
             forward[name], listed[name] = forward[function], listed[function]
     return {
-        name: " ".join(",".join(sorted(ops)) for ops in (forward[name], listed[name]))
+        name: " ".join(",".join(sorted(ops)) or NONE for ops in (forward[name], listed[name]))
         for name in forward
     }
 
