@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode import DeterministicMode
 from detmode.rules import default_rules
 from detmode.table.called_as import LINES, NONE
+from detmode.table.rule_table import forwards_of
 from tests.shared.opinfo import operators, run, samples_of
 from tests.shared.substituted import LARGE, VERSION
 
@@ -98,7 +99,9 @@ def found() -> dict[str, str]:
             forward[name] |= {
                 op
                 for op in seen.operators
-                if (table.names(op) and op in listed[name]) or table.is_forward(op)
+                if op in listed[name]
+                or table.forwards_among((op,))
+                or op in _forwards(listed[name])
             }
     for name in [name for name in forward if not listed[name]]:
         del forward[name], listed[name]
@@ -109,6 +112,11 @@ def found() -> dict[str, str]:
         name: " ".join(",".join(sorted(ops)) or NONE for ops in (forward[name], listed[name]))
         for name in forward
     }
+
+
+def _forwards(operators: set[str]) -> set[str]:
+    """The forwards of the backward operators among some."""
+    return {forward for operator in operators for forward in forwards_of(operator)}
 
 
 def _functions_of_modules() -> Iterator[tuple[str, str]]:
