@@ -84,11 +84,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _as_under_run(finding: Finding) -> Finding:
-    """Return a finding as a note if it is about a variable that ``detmode run`` sets."""
-    is_set = finding.subject not in ENVIRONMENT or finding.subject in os.environ
-    if is_set or finding.severity == "error":
+    """Return a finding as a note if its remedy is a variable that ``detmode run`` sets."""
+    remedy = finding.remedy or ""
+    is_set = any(name in remedy and name not in os.environ for name in ENVIRONMENT)
+    if not is_set or finding.severity == "error":
         return finding
-    return replace(finding, effect=f"{finding.effect}; `detmode run` sets it", severity="note")
+    said = "" if "`detmode run` sets" in remedy else "; `detmode run` sets the variable"
+    return replace(finding, effect=f"{finding.effect}{said}", severity="note")
 
 
 def _against(path: Path) -> list[Finding]:
