@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda.recorder import recorder
+
 __all__ = [
     "clone",
     "contiguous",
@@ -150,6 +152,15 @@ def _packed(sizes: tuple[int, ...], least: int) -> tuple[int, ...]:
 
 
 def _new(
+    input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    tensor = _allocated(input, sizes, strides, dtype)
+    if (here := recorder()) is not None:
+        here.allocated(tensor)
+    return tensor
+
+
+def _allocated(
     input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
     if input.is_cuda:

@@ -15,6 +15,7 @@ from detmode.cuda import device as gpu
 from detmode.cuda import host
 from detmode.cuda.checks import check_devices
 from detmode.cuda.dtypes import CTYPES
+from detmode.cuda.recorder import recorder
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
@@ -396,6 +397,8 @@ def _start(
         gpu.launch_blocks(source, entry, grid, block, bound, shared, index)
     else:
         host.launch_blocks(source, entry, grid, block, bound, shared)
+    if (here := recorder()) is not None:
+        here.launched(what, grid, bound)
 
 
 def lasting_stream(tensor: Tensor) -> int | None:
