@@ -10,7 +10,6 @@ flattened and None left out, then those that the plan allocates, in order.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 CONSTANT = -1
-"""Stands for a slot where the byte is an address: 0, or in memory that the plan keeps."""
+"""Stands for a slot where there is no memory; the byte is 0."""
 
 
 class Place(NamedTuple):
@@ -180,8 +179,6 @@ class Plan:
         results: the slots that the call returns; None for a result that is None.
         is_tuple: whether it returns a tuple.
         writes: the inputs that the call writes to. No input may share memory with them.
-        stream: the stream on which alone the plan holds; None for any.
-        keeps: owners of the memory at constant places.
     """
 
     inputs: tuple[Form, ...]
@@ -190,8 +187,6 @@ class Plan:
     results: tuple[int | None, ...]
     is_tuple: bool
     writes: tuple[int, ...] = ()
-    stream: int | None = None
-    keeps: tuple[Any, ...] = ()
 
     def words(self, function: Any) -> list[int] | None:
         """The plan as numbers for the player in C++; None if it has a step of Python's.
@@ -244,8 +239,3 @@ _NUMBERS = {
     )
 }
 """The numbers of dtypes in C++: those of ``c10::ScalarType``."""
-
-
-def size_of(form: Form) -> int:
-    """The bytes of a contiguous tensor of this form."""
-    return math.prod(form.sizes) * form.dtype.itemsize

@@ -37,20 +37,18 @@ from detmode.cuda.plan import (
     Step,
     StridedCopy,
     View,
-    size_of,
 )
 from detmode.process.arguments import tensors_in
 from detmode.process.undo import Undo
 
-__all__ = ["form_of", "host_check", "postpone", "recorder", "recording", "share_memory"]
+__all__ = ["form_of", "host_check", "recorder", "recording", "share_memory"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _STEP = 512
 """Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
 _HOST_READS = frozenset(
-    getattr(Tensor, name)
-    for name in ("tolist", "numpy", "__array__", "__dlpack__", "item", "untyped_storage")
+    getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
 )
 _REFUSED_TAGS = {
     torch.Tag.data_dependent_output: "values are read on the host",
@@ -132,14 +130,12 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         problem: the reason why there is no plan; None so far.
-        is_passing: true if the next call of the same form may have one.
         reads: sees what is read on the host.
     """
 
     def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int]) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self.problem: str | None = None
-        self.is_passing = False
         self.reads = _HostReads(self)
         self._is_paused = False
         self._writes = tuple(writes)
@@ -150,14 +146,15 @@ class Recorder(TorchDispatchMode):
         self._slots: list[Tensor] = list(inputs)
         self._ranges = [range_of(tensor) for tensor in inputs]
         self._n_inputs = len(inputs)
-        self._kept: list[Tensor] = []
-        self._stream: int | None = None
         self._device = inputs[0].device if inputs else None
+        if share_memory(self._ranges):
+            # An address would not say which of them is meant.
+            self.refuse("inputs share memory")
 
-    def refuse(self, problem: str, *, is_passing: bool = False) -> None:
+    def refuse(self, problem: str) -> None:
         """Note why there is no plan; the first reason stays."""
         if self.problem is None and not self._is_paused:
-            self.problem, self.is_passing = problem, is_passing
+            self.problem = problem
 
     # What launchers do
 
@@ -189,11 +186,6 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = outer
 
-    def lasts(self, memory: Tensor, stream: int | None) -> None:
-        """Note memory that outlives the call, and that calls on a stream share."""
-        self._kept.append(memory)
-        self._stream = stream
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -208,9 +200,9 @@ class Recorder(TorchDispatchMode):
         self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
         results = tensors_in([result])
-        tensors = tensors_in((*args, *kwargs.values()))
-        if func._schema.name in _ABOUT_FORMS or all(t.is_meta for t in (*tensors, *results)):
-            return
+        tensors = results or tensors_in((*args, *kwargs.values()))
+        if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+            return None
         for tag, problem in _REFUSED_TAGS.items():
             if tag in func.tags:
                 return self.refuse(f"{func}: {problem}")
@@ -221,7 +213,8 @@ class Recorder(TorchDispatchMode):
             return None
         if name == "aten::copy_":
             return self._note_copy(args[0], args[1])
-        new = [each for each in results if not self._knows(each)]
+        is_view = not func._schema.is_mutable and any(r.alias_info for r in func._schema.returns)
+        new = [] if is_view else [tensor for tensor in results if not self._knows(tensor)]
         if name in ("aten::clone", "aten::_to_copy") and len(new) == 1:
             self.allocated(new[0])
             return self._note_copy(new[0], args[0])
@@ -238,7 +231,7 @@ class Recorder(TorchDispatchMode):
         if any(isinstance(value, Tensor) for value in values) or not _is_dense(form):
             return False
         if form.nbytes:
-            number = torch.tensor(values or [0], dtype=form.dtype, device="cpu")
+            number = torch.full((1,), *(values or (0,)), dtype=form.dtype, device="cpu")
             pattern = bytes(number.view(torch.uint8).tolist())
             self._note(Fill(self._place(target), form.nbytes, pattern))
         return True
@@ -285,9 +278,8 @@ class Recorder(TorchDispatchMode):
         address, slot = tensor.data_ptr(), self._slot_of(tensor)
         if slot is not None:
             return Place(slot, address - self._ranges[slot][0])
-        if not any(start <= address < end for start, end in map(range_of, self._kept)):
-            self.refuse("memory of neither the inputs nor the call")
-        return Place(NOWHERE.slot, address)
+        self.refuse("memory of neither the inputs nor the call")
+        return NOWHERE
 
     def _view(self, tensor: Tensor) -> View:
         place = self._place(tensor)
@@ -318,8 +310,6 @@ class Recorder(TorchDispatchMode):
             results=tuple(None if slot is None else moved[slot].slot for slot in slots),
             is_tuple=is_tuple,
             writes=self._writes,
-            stream=self._stream,
-            keeps=tuple(self._kept),
         )
 
     def _returned(self, value: Any) -> int | None:
@@ -394,7 +384,7 @@ def range_of(tensor: Tensor) -> tuple[int, int]:
 
 def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:
     """Return whether two of the ranges of addresses overlap; empty ones do not."""
-    in_order = sorted(each for each in ranges if each[0] < each[1])
+    in_order = sorted(memory for memory in ranges if memory[0] < memory[1])
     return any(first[1] > second[0] for first, second in itertools.pairwise(in_order))
 
 
@@ -415,16 +405,14 @@ def host_check(function: F) -> F:
     return cast("F", check)
 
 
-def postpone(reason: str) -> None:
-    """Say that the call does what later ones of its form need not do, so that they have a plan."""
-    here = _thread.recorder
-    if here is not None:
-        here.refuse(reason, is_passing=True)
-
-
 def _is_dense(form: Form) -> bool:
-    """Return whether the elements fill the memory between the first and the last."""
-    return form.nbytes == size_of(form)
+    """Return whether the elements fill the memory between the first and the last, each once."""
+    expected = 1
+    for stride, size in sorted(zip(form.strides, form.sizes)):
+        if size != 1 and stride != expected:
+            return 0 in form.sizes
+        expected *= size
+    return True
 
 
 def _moved(value: Any, places: Mapping[int, Place]) -> Any:
@@ -433,10 +421,10 @@ def _moved(value: Any, places: Mapping[int, Place]) -> Any:
         slot, byte = places[value.slot]
         return Place(slot, byte + value.byte)
     if isinstance(value, dict):
-        return {name: _moved(each, places) for name, each in value.items()}
+        return {name: _moved(part, places) for name, part in value.items()}
     if not isinstance(value, (tuple, list)) or isinstance(value, (Form, torch.Size)):
         return value
-    parts = [_moved(each, places) for each in value]
+    parts = [_moved(part, places) for part in value]
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
@@ -445,5 +433,5 @@ def _places_in(value: Any) -> Iterator[Place]:
     if isinstance(value, Place):
         yield value
     elif isinstance(value, (tuple, list, dict)) and not isinstance(value, Form):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _places_in(each)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _places_in(part)

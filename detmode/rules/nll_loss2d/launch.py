@@ -9,6 +9,7 @@ from torch import Tensor
 
 from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, ctype, new_empty, planned
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
+from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.table.conditions import FLOATING
 
@@ -126,6 +127,7 @@ def _unsized(
     )
 
 
+@host_check
 def _check_on_host(target: Tensor, classes: int, ignore_index: int) -> None:
     if target.device.type != "cpu":
         return
