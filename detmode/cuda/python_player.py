@@ -44,7 +44,8 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 """The dtypes in which patterns of so many bytes are written."""
 _DEVICE_TO_DEVICE = 3
 """The kind of a copy, for ``cudaMemcpyAsync``."""
-_reinterpret: Callable[..., Tensor] = torch._C._dynamo.guards._reinterpret_tensor
+_of_compiled_code: Any = torch._C._dynamo.guards
+_reinterpret: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 
 
 def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
@@ -100,7 +101,7 @@ class _Writer:
         """Return the text of a function that makes the player from the constants."""
         inputs = range(len(self.plan.inputs))
         taken = ", ".join([*(f"t{slot}" for slot in inputs), *(f"p{slot}" for slot in inputs)])
-        self.begin()
+        self._begin()
         for step in self.plan.steps:
             self._write(step)
         results = ["None" if slot is None else f"t{slot}" for slot in self.plan.results]
@@ -120,8 +121,8 @@ class _Writer:
         self.constants.append(constant)
         return f"c{len(self.constants) - 1}"
 
-    def begin(self) -> None:
-        """Add the lines before the first step."""
+    def _begin(self) -> None:
+        """Add the lines before those of the steps."""
 
     def _write(self, step: Step) -> None:
         """Add the lines of a step."""
@@ -130,20 +131,20 @@ class _Writer:
                 sizes, strides, dtype = map(self.name, (form.sizes, form.strides, form.dtype))
                 self._add_slot(form, f"{self.name(self.empty)}({sizes}, {strides}, {dtype})")
             case Fill(place, nbytes, pattern) if _is_uniform(pattern):
-                self.fill(self.address(place), pattern[0], nbytes)
+                self._fill(self.address(place), pattern[0], nbytes)
             case Fill(place, nbytes, pattern):
                 words = _WORDS[len(pattern)]
                 number = torch.frombuffer(bytearray(pattern), dtype=words).item()
                 form = Form(words, (nbytes // len(pattern),), (1,))
                 self.line(f"{self.tensor(View(place, form))}.fill_({self.name(number)})")
             case Copy(target, source, nbytes):
-                self.copy(self.address(target), self.address(source), nbytes)
+                self._copy(self.address(target), self.address(source), nbytes)
             case StridedCopy(target, source):
                 self.line(f"{self.tensor(target)}.copy_({self.tensor(source)})")
             case Launch():
-                self.launch(step)
+                self._launch(step)
             case Check():
-                self.check(step)
+                self._check(step)
             case Call():
                 self._call(step)
 
@@ -198,19 +199,19 @@ class _Writer:
 
     empty: Callable[..., Tensor]
 
-    def fill(self, address: str, byte: int, nbytes: int) -> None:
+    def _fill(self, address: str, byte: int, nbytes: int) -> None:
         """Write a byte again and again."""
         raise NotImplementedError
 
-    def copy(self, target: str, source: str, nbytes: int) -> None:
+    def _copy(self, target: str, source: str, nbytes: int) -> None:
         """Copy bytes."""
         raise NotImplementedError
 
-    def launch(self, step: Launch) -> None:
+    def _launch(self, step: Launch) -> None:
         """Launch a kernel."""
         raise NotImplementedError
 
-    def check(self, step: Check) -> None:
+    def _check(self, step: Check) -> None:
         """Look at values."""
 
 
@@ -219,24 +220,24 @@ class OnGpu(_Writer):
 
     empty = staticmethod(allocation.on_cuda)
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         index, stream_of = self.name(self.index), torch._C._cuda_getCurrentRawStream
         self.line(f"stream = {self.name(stream_of)}({index})")
         self._has_set_device = False
 
-    def fill(self, address: str, byte: int, nbytes: int) -> None:
+    def _fill(self, address: str, byte: int, nbytes: int) -> None:
         self._set_device()
         _, function, _ = device.runtime_functions()
         numbers = f"{self.name(byte)}, {self.name(nbytes)}"
         self.line(f"{self.name(function)}({address}, {numbers}, stream)")
 
-    def copy(self, target: str, source: str, nbytes: int) -> None:
+    def _copy(self, target: str, source: str, nbytes: int) -> None:
         self._set_device()
         _, _, function = device.runtime_functions()
         numbers = f"{self.name(nbytes)}, {_DEVICE_TO_DEVICE}"
         self.line(f"{self.name(function)}({target}, {source}, {numbers}, stream)")
 
-    def launch(self, step: Launch) -> None:
+    def _launch(self, step: Launch) -> None:
         self._set_device()
         kernel = device.loaded(step.source, step.entry, self.index)
         put = struct.Struct(f"={len(step.pointers)}Q{len(step.numbers)}s").pack_into
@@ -261,20 +262,20 @@ class _OnHost(_Writer):
 
     empty = staticmethod(allocation.on_cpu)
 
-    def fill(self, address: str, byte: int, nbytes: int) -> None:
+    def _fill(self, address: str, byte: int, nbytes: int) -> None:
         self.line(f"{self.name(ctypes.memset)}({address}, {byte}, {nbytes})")
 
-    def copy(self, target: str, source: str, nbytes: int) -> None:
+    def _copy(self, target: str, source: str, nbytes: int) -> None:
         self.line(f"{self.name(ctypes.memmove)}({target}, {source}, {nbytes})")
 
-    def launch(self, step: Launch) -> None:
+    def _launch(self, step: Launch) -> None:
         tensors = ("None" if view is None else self.tensor(view) for view in step.pointers)
         bound = f"({self.name(step.numbers)}, ({''.join(f'{each}, ' for each in tensors)}))"
         what = ", ".join(map(self.name, (step.source, step.entry, step.grid, step.block)))
         # Looked up in each call: tests have other functions in its place.
         self.line(f"{self.name(host)}.launch_blocks({what}, {bound}, {self.name(step.shared)})")
 
-    def check(self, step: Check) -> None:
+    def _check(self, step: Check) -> None:
         self.line(self.call(self.name(step.function), step.args, step.kwargs))
 
 
