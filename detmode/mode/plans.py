@@ -5,12 +5,12 @@ it does is recorded (:mod:`detmode.cuda.recorder`). Later calls of the form are 
 the plan, if nothing looks at them more closely: no other mode, observer, ``allow`` region, override
 of a forward, or repetition.
 
-A form is what decides on a launcher's steps: dtypes, sizes and strides of the tensors, their
-dispatch keys, their addresses modulo 16, and all other arguments. PyTorch's guards of compiled code
-compare what concerns tensors, in a tenth of the time that Python would take.
+A form is the sizes of the tensors and all other arguments. A plan holds for one variant of it:
+dtypes, strides, dispatch keys and addresses modulo 16. PyTorch's guards of compiled code compare
+the tensors, in a tenth of the time that Python would take.
 
-Which calls have no plan, and why, is logged at level DEBUG by the logger ``detmode.plans``, once
-for each form, and counted by :func:`refusals`.
+Which calls have no plan, and why, is logged at level DEBUG by the logger ``detmode.plans``, and
+counted by :func:`refusals`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import calls_aten, player
-from detmode.cuda.recorder import recording
+from detmode.cuda.recorder import form_of, range_of, recording, share_memory
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.substitution import SPARSE, run_validated, shapes_of
-from detmode.process.arguments import tensors_in
+from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
-from detmode.process.dispatch import is_tracing, own_calls
+from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
 from detmode.sites.observers import repetitions
 from detmode.table.call_site import CallSite, Note
@@ -49,38 +48,36 @@ __tracebackhide__ = True
 NOT_PLAYED: Any = object()
 """In place of the result of a call that has not been made."""
 
-_FORMS = 1 << 9
-"""The sizes of which a table has plans."""
-_SEEN = 1 << 12
-"""The forms of which a table knows that they were met once, or have no plan."""
 _TABLES = 1 << 9
+_FORMS = 1 << 11
+"""The forms of calls that are remembered of an overload."""
 _VARIANTS = 8
-"""The plans for the same sizes: of other strides, dtypes or arguments."""
-_ONCE = "met once"
+"""The variants that are told apart of a form."""
 
 _count_modes = torch._C._len_torch_dispatch_stack
-_Guards: Any = torch._C._dynamo.guards.TensorGuards
+_get_trace = torch._C._get_tracing_state
+_of_compiled_code: Any = torch._C._dynamo.guards
 _logger = logging.getLogger("detmode.plans")
 _refusals: Counter[tuple[str, str]] = Counter()
 
 
 def refusals() -> dict[tuple[str, str], int]:
-    """Return, by overload and reason, the number of forms of calls that have no plan."""
+    """Return, by overload and reason, how often a call was found to have no plan."""
     return dict(_refusals)
 
 
-class _Plan(NamedTuple):
-    """A plan, ready to be played.
+class _Variant(NamedTuple):
+    """Calls of a form with the same dtypes, strides, dispatch keys and alignments.
 
     Args:
-        match: called with the arguments of a call; returns what to call ``play`` with, or None for
-            a call of another form.
-        play: plays the plan.
-        has_gradients: whether autograd may record the call.
+        match: called with the arguments of a call of the form; returns what to call ``play`` with,
+            or None for a call of another variant.
+        play: plays their plan; None if they have none.
+        has_gradients: whether autograd may record them.
     """
 
     match: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
-    play: Callable[..., Any]
+    play: Callable[..., Any] | None
     has_gradients: bool
 
 
@@ -90,8 +87,7 @@ class _Placed:
     __slots__ = ("name", "names", "notes", "site")
 
     def __init__(self, overload: OverloadInfo) -> None:
-        self.name = overload.name
-        self.names = overload.names
+        self.name, self.names = overload.name, overload.names
         self.site: CallSite | None = None
         self.notes: Sequence[Note] | None = None
 
@@ -101,15 +97,13 @@ class Plans:
 
     Args:
         overload: the facts.
-        positions: of its arguments that are tensors.
     """
 
-    def __init__(self, overload: OverloadInfo, positions: Sequence[int]) -> None:
+    def __init__(self, overload: OverloadInfo) -> None:
         self._rows = overload.rows  # their identities are a part of the table's key
-        self._by_sizes: Bounded[Any, list[_Plan]] = Bounded(_FORMS)
-        self._seen: Bounded[Any, str] = Bounded(_SEEN)
-        sizes = "".join(f"args[{position}].shape, " for position in positions)
-        self._sizes_of: Callable[[tuple[Any, ...]], Any] = eval(f"lambda args: ({sizes})")
+        self._form_functions = _FormFunctions(overload.func)
+        # Those of a form that was met once have no variants yet.
+        self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
 
     def play(
         self,
@@ -123,75 +117,63 @@ class Plans:
         Returns:
             The result, or ``NOT_PLAYED``.
         """
-        try:
-            plans = self._by_sizes.get(self._sizes_of(args))
-        except (AttributeError, TypeError):
-            # A number stands for a tensor, or a size is a symbol.
+        variants = self._variants.get(self._form_of(args, kwargs))
+        if not variants or _is_watched(level):
             return NOT_PLAYED
-        if plans is None or not _is_unwatched(level):
-            return NOT_PLAYED
-        for plan in plans:
-            inputs = plan.match(args, kwargs)
+        for variant in variants:
+            inputs = variant.match(args, kwargs)
             if inputs is not None:
                 break
         else:
             return NOT_PLAYED
-        call = _Placed(overload)
-        if plan.has_gradients and torch.is_grad_enabled():
-            level.memory.remember_call(call, level.counter.paths)
-        if call.site is None or call.site.site.file is None:
-            level.memory.find_site(call, level.counter.paths)
-        assert call.site is not None
-        if not level.counter.count_known(call.name, "substitute", call.site):
+        if variant.play is None:
             return NOT_PLAYED
-        return plan.play(*inputs)
+        call, memory, counter = _Placed(overload), level.memory, level.counter
+        if variant.has_gradients and torch.is_grad_enabled():
+            memory.remember_call(call, counter.paths)
+        if call.site is None or call.site.site.file is None:
+            memory.find_site(call, counter.paths)
+        assert call.site is not None
+        if not counter.count_known(call.name, "substitute", call.site):
+            return NOT_PLAYED
+        return variant.play(*inputs)
 
     def run(self, level: Interception, call: Handled) -> Any:
         """Make a call by its launcher, and record a plan if it is the second one of its form."""
-        shapes = shapes_of(call.arguments.values())
-        if SPARSE in shapes or not _is_unwatched(level) or _is_capturing():
+        form = self._form_of(call.args, call.kwargs)
+        variants = self._variants.get(form)
+        if variants is None and form is not None:
+            self._variants.keep(form, ())
+        if (
+            variants is None
+            or len(variants) == _VARIANTS
+            or any(variant.match(call.args, call.kwargs) for variant in variants)
+            or _is_watched(level)
+            or _is_captured(call.tensors)
+        ):
             return run_validated(call)
-        addresses = tuple(tensor.data_ptr() % 16 for tensor in call.tensors)
-        form = shapes, addresses, _gradients_of(call.tensors)
-        seen = self._seen.get(form)
-        if seen is not _ONCE:
-            if seen is None:
-                self._seen.keep(form, _ONCE)
+        if problem := _problem_of(call.tensors):
+            _refuse(call, problem)
             return run_validated(call)
-        result, problem = self._record(call)
-        if problem is None:
-            self._seen.pop(form, None)
-        else:
-            self._seen.keep(form, problem)
-            _refusals[call.name, problem] += 1
-            _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
-        return result
-
-    def _record(self, call: Handled) -> tuple[Any, str | None]:
-        """Make a call and keep its plan; return its result, and the reason why there is no plan."""
-        outputs = call.signature.out_names
-        if not outputs and call.overload.variant == "inplace":
-            outputs = ("self",)
-        written = [id(call.arguments[name]) for name in outputs]
-        writes = [number for number, each in enumerate(call.tensors) if id(each) in written]
-        with recording(call.tensors, writes) as recorder:
+        with recording(call.tensors, _written_by(call)) as recorder:
             result = run_validated(call)
         plan = recorder.plan(result)
-        if plan is None:
-            return result, recorder.problem
-        matcher = _Matcher(call, plan)
-        match = matcher.function()
-        if match is None:
-            return result, matcher.problem
-        play = player(plan, call.tensors[0].get_device())
-        if calls_aten(plan):
-            play = functools.partial(own_calls.run, play)
-        gradients = any(tensor.requires_grad for tensor in call.tensors)
-        sizes = self._sizes_of(call.args)
-        plans = self._by_sizes.get(sizes) or []
-        # Others may be reading the list.
-        self._by_sizes.keep(sizes, [_Plan(match, play, gradients), *plans][:_VARIANTS])
-        return result, None
+        if recorder.problem is not None:
+            _refuse(call, recorder.problem)
+        # Others may be reading the tuple.
+        self._variants.keep(form, (*variants, _variant(call, plan)))
+        return result
+
+    def forget(self) -> None:
+        """Let all be recorded again."""
+        self._variants.clear()
+
+    def _form_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._form_functions[len(args)](args, kwargs)
+        except (AttributeError, TypeError):
+            # A number stands for a tensor.
+            return None
 
 
 _tables: Bounded[Any, Plans] = Bounded(_TABLES)
@@ -207,94 +189,153 @@ def plans_of(overload: OverloadInfo, mode: BaseMode) -> Plans | None:
         overload.twin is not None
         or mode.forwards_overridden
         or not any(isinstance(action, Substitute) and action.launches for action in actions)
+        or "Generator" in str(overload.func._schema)
     ):
         return None
-    arguments = overload.func._schema.arguments
-    positions = [
-        position
-        for position, argument in enumerate(arguments)
-        if str(argument.type) == "Tensor" and not argument.kwarg_only
-    ]
     rows = tuple(map(id, overload.rows))
     key = overload.func, rows, overload.override, mode.policy, mode.simulate
-    if not positions:
-        return None
-    return _tables.get(key) or _tables.keep(key, Plans(overload, positions))
+    return _tables.get(key) or _tables.keep(key, Plans(overload))
 
 
 def forget() -> None:
     """Let everything be recorded again, where what plans depend on has changed: in tests."""
     for plans in list(_tables.values()):
-        plans._by_sizes.clear()
-        plans._seen.clear()
+        plans.forget()
 
 
-def _is_unwatched(level: Interception) -> bool:
-    """Return whether the calls of a level need nothing but to be counted and made."""
+def _refuse(call: Handled, problem: str) -> None:
+    _refusals[call.name, problem] += 1
+    if _refusals[call.name, problem] == 1:
+        _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
+
+
+def _is_watched(level: Interception) -> bool:
+    """Return whether anything is to be asked about the calls of a level, or sees them."""
     return (
-        not (_count_modes() or level.memory.had_regions or repetitions or is_tracing())
-        and is_flag_on()
+        bool(_count_modes() or level.memory.had_regions or repetitions or _get_trace() is not None)
+        or not is_flag_on()
     )
 
 
-def _is_capturing() -> bool:
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+def _is_captured(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a CUDA graph captures what is done with tensors."""
+    return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
 
 
-def _gradients_of(tensors: Sequence[Tensor]) -> tuple[bool, ...]:
-    return torch.is_grad_enabled(), *(tensor.requires_grad for tensor in tensors)
+def _problem_of(tensors: Sequence[Tensor]) -> str | None:
+    """Return the reason why nothing can be recorded of a call with such tensors."""
+    if not tensors:
+        return "it has no tensors"
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return "a tensor is sparse"
+    if len({tensor.device for tensor in tensors}) > 1:
+        return "its tensors are on several devices"
+    if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
+        return "its tensors are not on the current GPU"
+    if share_memory(map(range_of, tensors)):
+        return "inputs share memory"
+    return None
+
+
+def _written_by(call: Handled) -> list[int]:
+    """Return the positions of the tensors that a call writes to."""
+    names = call.signature.out_names or ("self",) * (call.overload.variant == "inplace")
+    written = [id(call.arguments[name]) for name in names]
+    return [number for number, tensor in enumerate(call.tensors) if id(tensor) in written]
+
+
+def _variant(call: Handled, plan: Plan | None) -> _Variant:
+    """Return the variant of a call, whose plan is given."""
+    gradients = any(tensor.requires_grad for tensor in call.tensors)
+    if plan is None:
+        return _Variant(_Matcher(call, ()).function(), None, gradients)
+    play = player(plan, call.tensors[0].get_device())
+    if calls_aten(plan):
+        play = functools.partial(own_calls.run, play)
+    return _Variant(_Matcher(call, plan.writes).function(), play, gradients)
+
+
+class _FormFunctions(dict[int, Callable[[tuple[Any, ...], dict[str, Any]], Any]]):
+    """By the number of positional arguments: what returns the form of a call with so many."""
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        self._func = func
+
+    def __missing__(self, number: int) -> Callable[..., Any]:
+        arguments = self._func._schema.arguments
+        parts = [
+            _part_of_form(str(argument.type), f"args[{i}]")
+            for i, argument in enumerate(arguments[:number])
+        ]
+        parts += [
+            _part_of_form(str(argument.type), f"kwargs.get({argument.name!r})")
+            for argument in arguments
+            if argument.kwarg_only
+        ]
+        function = eval(f"lambda args, kwargs: ({number}, {', '.join(parts)})")
+        self[number] = function
+        return cast("Callable[..., Any]", function)
+
+
+def _part_of_form(kind: str, value: str) -> str:
+    """Return what an argument, of some type of a schema, adds to a form."""
+    if kind == "Tensor":
+        return f"{value}.shape"
+    if kind == "Optional[Tensor]":
+        return f"{value} is None"
+    if "List" in kind:
+        if "Tensor" in kind:
+            return f"len({value})"
+        return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
+    if "number" in kind or "float" in kind:
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+        return f"repr({value})"
+    return value
 
 
 class _Matcher:
-    """The text of a function that tells the calls of a form, and returns what to play a plan with.
+    """The text of a function that tells the calls of a variant, once their form is known.
+
+    It returns the tensors of a call, and then the addresses of their first elements.
 
     Args:
-        call: a call of the form.
-        plan: its plan.
-
-    Attributes:
-        problem: the reason why calls cannot be told.
+        call: of the variant.
+        writes: the positions of the tensors that it writes to, which share memory with no other.
     """
 
-    def __init__(self, call: Handled, plan: Plan) -> None:
-        self.problem: str | None = None
-        self._plan = plan
-        self._tensors: list[tuple[str, Tensor]] = []
+    def __init__(self, call: Handled, writes: Sequence[int]) -> None:
+        self._writes = writes
+        self._names: list[str] = []
+        self._tensors: list[Tensor] = []
         self._constants: list[Any] = []
-        signature = call.signature
-        names = [name for name in signature.names if name in call.kwargs]
-        values = [(f"args[{number}]", arg) for number, arg in enumerate(call.args)]
-        values += [(f"kwargs[{name!r}]", call.kwargs[name]) for name in names]
-        head = f"len(args) == {len(call.args)} and kwargs.keys() == {self._name(set(names))}"
-        self._conditions = [head, *(text for value in values for text in self._compare(*value))]
-        if [id(tensor) for _, tensor in self._tensors] != [id(each) for each in call.tensors]:
-            self.problem = "its tensors are not in the order of its arguments"
+        self._conditions: list[str] = []
+        for number, value in enumerate(call.args):
+            self._look_at(f"args[{number}]", value)
+        for name in call.signature.names:
+            if name in call.kwargs:
+                self._look_at(f"kwargs[{name!r}]", call.kwargs[name])
 
-    def function(self) -> Callable[..., Any] | None:
-        """Return the function; None if there is a problem."""
-        if self.problem is not None:
-            return None
-        tensors = [tensor for _, tensor in self._tensors]
-        sizes, strides = ([list(f(t)) for t in tensors] for f in (Tensor.size, Tensor.stride))
-        guards = _Guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        taken = ", ".join(name for name, _ in self._tensors)
-        self._conditions.append(f"{self._name(guards.check)}({taken})")
-        if any(tensor.requires_grad for tensor in tensors):
-            is_enabled, state = self._name(torch.is_grad_enabled), torch.is_grad_enabled()
-            self._conditions.append(f"{is_enabled}() is {state}")
-        if tensors[0].is_cuda:
-            current = self._name(torch._C._cuda_getDevice)
-            self._conditions.append(f"{current}() == {tensors[0].get_device()}")
-        return self._compiled(taken)
+    def _look_at(self, name: str, value: Any) -> None:
+        """Note the tensors of an argument, and where others have some."""
+        if isinstance(value, Tensor):
+            self._names.append(name)
+            self._tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            for number, part in enumerate(value):
+                if part is None:
+                    self._conditions.append(f"{name}[{number}] is None")
+                self._look_at(f"{name}[{number}]", part)
 
-    def _compiled(self, taken: str) -> Callable[..., Any]:
-        numbers = range(len(self._tensors))
-        addresses = ", ".join(f"p{number}" for number in numbers)
+    def function(self) -> Callable[..., Any]:
+        """Return the function."""
+        self._guard()
+        taken = ", ".join(self._names)
+        addresses = [f"p{number}" for number in range(len(self._names))]
         lines = [
             f"if not ({' and '.join(self._conditions)}): return None",
-            *(f"p{number} = {name}.data_ptr()" for number, (name, _) in enumerate(self._tensors)),
+            *(f"{p} = {name}.data_ptr()" for p, name in zip(addresses, self._names)),
             f"if {' or '.join(self._differences())}: return None",
-            f"return {taken}, {addresses}",
+            f"return {taken}, {', '.join(addresses)}",
         ]
         names = ", ".join(f"c{number}" for number in range(len(self._constants)))
         body = "\n        ".join(lines)
@@ -303,47 +344,42 @@ class _Matcher:
         )
         namespace: dict[str, Any] = {}
         exec(_compile(text), namespace)
-        match: Callable[..., Any] = namespace["make"](*self._constants)
-        return match
+        return cast("Callable[..., Any]", namespace["make"](*self._constants))
+
+    def _guard(self) -> None:
+        """Note the conditions that PyTorch's own functions check."""
+        tensors = self._tensors
+        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+        guards = _of_compiled_code.TensorGuards(
+            *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+        )
+        self._conditions.append(f"{self._name(guards.check)}({', '.join(self._names)})")
+        if any(tensor.requires_grad for tensor in tensors):
+            is_enabled = torch.is_grad_enabled
+            self._conditions.append(f"{self._name(is_enabled)}() is {is_enabled()}")
+        if tensors[0].is_cuda:
+            current = self._name(torch._C._cuda_getDevice)
+            self._conditions.append(f"{current}() == {tensors[0].get_device()}")
 
     def _differences(self) -> Iterator[str]:
         """Return what tells other alignments, and memory that is written and shared."""
-        begins = [tensor.data_ptr() % 16 for _, tensor in self._tensors]
-        aligned = " | ".join(f"p{n}" for n, begin in enumerate(begins) if not begin)
+        begins = [tensor.data_ptr() % 16 for tensor in self._tensors]
+        aligned = [f"p{number}" for number, begin in enumerate(begins) if not begin]
         if aligned:
-            yield f"({aligned}) & 15"
-        yield from (f"p{n} & 15 != {begin}" for n, begin in enumerate(begins) if begin)
-        ends = [f"p{n} + {self._name(form.nbytes)}" for n, form in enumerate(self._plan.inputs)]
-        for one in self._plan.writes:
-            for other in range(len(ends)):
-                if other != one:
-                    yield f"p{one} < {ends[other]} and p{other} < {ends[one]}"
+            yield f"({' | '.join(aligned)}) & 15"
+        yield from (f"p{number} & 15 != {begin}" for number, begin in enumerate(begins) if begin)
+        ends = [
+            f"p{number} + {self._name(form_of(tensor).nbytes)}"
+            for number, tensor in enumerate(self._tensors)
+        ]
+        for target in self._writes:
+            for source in range(len(ends)):
+                if source != target:
+                    yield f"p{target} < {ends[source]} and p{source} < {ends[target]}"
 
     def _name(self, constant: Any) -> str:
         self._constants.append(constant)
         return f"c{len(self._constants) - 1}"
-
-    def _compare(self, name: str, value: Any) -> Iterator[str]:
-        """Return the conditions under which an argument has a value, and note its tensors."""
-        kind = type(value)
-        if isinstance(value, Tensor):
-            self._tensors.append((name, value))
-        elif value is None or kind is bool:
-            yield f"{name} is {value}"
-        elif kind in (list, tuple) and tensors_in(value):
-            yield f"type({name}) is {kind.__name__} and len({name}) == {len(value)}"
-            for number, part in enumerate(value):
-                yield from self._compare(f"{name}[{number}]", part)
-        elif kind in (int, str, *_CONSTANTS):
-            yield f"type({name}) is {self._name(kind)} and {name} == {self._name(value)}"
-        elif kind in (float, complex, list, tuple):
-            # 0.0 and -0.0 are equal, and so are 1, 1.0 and True.
-            yield f"{self._name(repr)}({name}) == {self._name(repr(value))}"
-        else:
-            self.problem = f"an argument is a {kind.__name__}"
-
-
-_CONSTANTS = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 @functools.lru_cache(1 << 10)

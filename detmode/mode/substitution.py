@@ -29,7 +29,7 @@ _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
 _valid: Bounded[tuple[Any, ...], None] = Bounded(1 << 13)
-SPARSE = object()
+_SPARSE = object()
 """Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
 TorchScript's, such as packed weights, no ``__eq__``."""
 _ABOUT_INDICES = (
@@ -55,8 +55,8 @@ def validate(call: Handled) -> None:
     if call.overload.twin is not None:
         return
     # What runs an overload is hashed sooner than the overload itself, which is in Python.
-    key = (call.overload.run, shapes_of(call.arguments.values()))
-    if SPARSE in key[1] or key in _valid:
+    key = (call.overload.run, _shapes_of(call.arguments.values()))
+    if _SPARSE in key[1] or key in _valid:
         return
     outputs = call.signature.out_names
     # Without a meta kernel, or where one would need the data, the launcher checks.
@@ -101,20 +101,19 @@ def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -
         func(**metas)
 
 
-def shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Return what is known of arguments without their data; ``SPARSE`` is among it if too little."""
+def _shapes_of(values: Iterable[Any]) -> tuple[Any, ...]:
     shapes: list[Any] = []
     for value in values:
         if type(value) in SCALARS:
             shapes.append((type(value), value))
         elif isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
-                return (SPARSE,)
+                return (_SPARSE,)
             shapes += (value.shape, value.stride(), value.dtype)
         elif isinstance(value, (list, tuple)):
-            shapes.append(shapes_of(value))
+            shapes.append(_shapes_of(value))
         elif isinstance(value, torch.ScriptObject):
-            return (SPARSE,)
+            return (_SPARSE,)
         else:
             shapes.append((type(value), value))
     return tuple(shapes)
