@@ -34,6 +34,7 @@ from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
 from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
+from detmode.sites.forward_memory import forward_place
 from detmode.sites.observers import repetitions
 from detmode.table.call_site import CallSite, Note
 from detmode.table.rule import Substitute
@@ -47,6 +48,8 @@ __tracebackhide__ = True
 
 NOT_PLAYED: Any = object()
 """In place of the result of a call that has not been made."""
+HAS_NO_PLAN: Any = object()
+"""In place of the result of a call that has not been made, and never is by a plan."""
 
 _TABLES = 1 << 9
 _FORMS = 1 << 11
@@ -115,28 +118,25 @@ class Plans:
         """Make and count a call, if there is a plan for it and nothing else looks at it.
 
         Returns:
-            The result, or ``NOT_PLAYED``.
+            The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
         variants = self._variants.get(self._form_of(args, kwargs))
         if not variants or _is_watched(level):
             return NOT_PLAYED
         for variant in variants:
-            inputs = variant.match(args, kwargs)
+            inputs = variant[0](args, kwargs)
             if inputs is not None:
                 break
         else:
             return NOT_PLAYED
-        if variant.play is None:
-            return NOT_PLAYED
-        call, memory, counter = _Placed(overload), level.memory, level.counter
-        if variant.has_gradients and torch.is_grad_enabled():
-            memory.remember_call(call, counter.paths)
-        if call.site is None or call.site.site.file is None:
-            memory.find_site(call, counter.paths)
-        assert call.site is not None
-        if not counter.count_known(call.name, "substitute", call.site):
-            return NOT_PLAYED
-        return variant.play(*inputs)
+        _, play, has_gradients = variant
+        if play is None:
+            return HAS_NO_PLAN
+        counter = level.counter
+        name, place = overload.name, None if has_gradients else forward_place(counter.paths)
+        if place is None:
+            name, place = _place_of(overload, level, has_gradients)
+        return play(*inputs) if counter.count_known(name, "substitute", place) else NOT_PLAYED
 
     def run(self, level: Interception, call: Handled) -> Any:
         """Make a call by its launcher, and record a plan if it is the second one of its form."""
@@ -201,6 +201,22 @@ def forget() -> None:
     """Let everything be recorded again, where what plans depend on has changed: in tests."""
     for plans in list(_tables.values()):
         plans.forget()
+
+
+def _place_of(
+    overload: OverloadInfo, level: Interception, has_gradients: bool
+) -> tuple[str, CallSite]:
+    """Return the name of the overload, as reports show it, and the place of a call of it.
+
+    The call is remembered for its backward, if that has one.
+    """
+    call, memory, paths = _Placed(overload), level.memory, level.counter.paths
+    if has_gradients and torch.is_grad_enabled():
+        memory.remember_call(call, paths)
+    if call.site is None or call.site.site.file is None:
+        memory.find_site(call, paths)
+    assert call.site is not None
+    return call.name, call.site
 
 
 def _refuse(call: Handled, problem: str) -> None:
