@@ -299,7 +299,7 @@ class Interception(CompiledInside):
                 seen_by = observer() if _count_modes() else None
                 if seen_by is None:
                     plans = call.plans
-                    return run_validated(call) if plans is None else plans.run(self, call)
+                    return run_validated(call) if plans is None else plans.run(call)
                 validate(call)
                 run = functools.partial(run_unvalidated, call)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)

@@ -2,8 +2,8 @@
 
 The launcher of a substitute makes the first call of a form. It makes the second one, too, and what
 it does is recorded (:mod:`detmode.cuda.recorder`). Later calls of the form are made by a player of
-the plan, if nothing looks at them more closely: no other mode, observer, ``allow`` region, override
-of a forward, or repetition.
+the plan, if nothing looks at them more closely: no other mode, observer, override of a forward, or
+repetition.
 
 A form is the sizes of the tensors and all other arguments. A plan holds for one variant of it:
 dtypes, strides, dispatch keys and addresses modulo 16. PyTorch's guards of compiled code compare
@@ -121,7 +121,7 @@ class Plans:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
         variants = self._variants.get(self._form_of(args, kwargs))
-        if not variants or _is_watched(level):
+        if not variants or _is_watched():
             return NOT_PLAYED
         for variant in variants:
             inputs = variant[0](args, kwargs)
@@ -132,13 +132,16 @@ class Plans:
         _, play, has_gradients = variant
         if play is None:
             return HAS_NO_PLAN
-        counter = level.counter
-        name, place = overload.name, None if has_gradients else forward_place(counter.paths)
+        counter, name, place = level.counter, overload.name, None
+        if not has_gradients and not level.memory.had_regions:
+            place = forward_place(counter.paths)
         if place is None:
             name, place = _place_of(overload, level, has_gradients)
-        return play(*inputs) if counter.count_known(name, "substitute", place) else NOT_PLAYED
+        if place is None or not counter.count_known(name, "substitute", place):
+            return NOT_PLAYED
+        return play(*inputs)
 
-    def run(self, level: Interception, call: Handled) -> Any:
+    def run(self, call: Handled) -> Any:
         """Make a call by its launcher, and record a plan if it is the second one of its form."""
         form = self._form_of(call.args, call.kwargs)
         variants = self._variants.get(form)
@@ -148,7 +151,7 @@ class Plans:
             variants is None
             or len(variants) == _VARIANTS
             or any(variant.match(call.args, call.kwargs) for variant in variants)
-            or _is_watched(level)
+            or _is_watched()
             or _is_captured(call.tensors)
         ):
             return run_validated(call)
@@ -205,14 +208,16 @@ def forget() -> None:
 
 def _place_of(
     overload: OverloadInfo, level: Interception, has_gradients: bool
-) -> tuple[str, CallSite]:
-    """Return the name of the overload, as reports show it, and the place of a call of it.
+) -> tuple[str, CallSite | None]:
+    """Return the name of a call, as reports show it, and its place; ``None`` if it is allowed.
 
     The call is remembered for its backward, if that has one.
     """
     call, memory, paths = _Placed(overload), level.memory, level.counter.paths
     if has_gradients and torch.is_grad_enabled():
         memory.remember_call(call, paths)
+    if memory.had_regions and memory.allows(call):
+        return call.name, None
     if call.site is None or call.site.site.file is None:
         memory.find_site(call, paths)
     assert call.site is not None
@@ -225,12 +230,11 @@ def _refuse(call: Handled, problem: str) -> None:
         _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
 
 
-def _is_watched(level: Interception) -> bool:
-    """Return whether anything is to be asked about the calls of a level, or sees them."""
-    return (
-        bool(_count_modes() or level.memory.had_regions or repetitions or _get_trace() is not None)
-        or not is_flag_on()
-    )
+def _is_watched() -> bool:
+    """Return whether anything else sees the calls of this thread, or PyTorch's flag is off."""
+    if _count_modes() or repetitions or _get_trace() is not None:
+        return True
+    return not is_flag_on()
 
 
 def _is_captured(tensors: Sequence[Tensor]) -> bool:
