@@ -6,6 +6,7 @@ import re
 import pytest
 import take_pictures
 
+import detmode
 from detmode.cli.parser import _parsers
 from tests.shared import ROOT
 
@@ -63,3 +64,11 @@ def test_pictures():
     assert len(re.findall(r"_static/\S+\.png", text)) == len(PICTURE.findall(text))
     assert max(files.values()) < 60_000
     assert sum(files.values()) < 1_000_000
+
+
+def test_interface():
+    """The summary of the Python interface has every public name of the package."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    summary = set(re.findall(r"^   detmode\.(\w+)$", page, re.MULTILINE))
+    # Guarantees are values of one enumeration, which the summary has.
+    assert set(detmode.__all__) - {"GPU_TO_GPU", "RUN_TO_RUN"} == summary
