@@ -155,12 +155,14 @@ def functions_page() -> str:
         if rows:
             actions = dict.fromkeys(DONE[str(action)] for _, action in rows)
             links = dict.fromkeys(f"[{name}](rules/{page_of(name)})" for name, _ in rows)
-            cells.append((code(function), operators(sorted(ops)), *map(", ".join, (actions, links))))
+            cells.append(
+                (code(function), operators(sorted(ops)), *map(", ".join, (actions, links)))
+            )
     parts = [
         NOTICE.format(""),
         "# Supported operators",
-        "What detmode does on CUDA when you call one of PyTorch's functions or modules, forward and "
-        "backward. `detmode explain NAME` says under which conditions, for any name in the table; "
+        "What detmode does on CUDA when you call one of PyTorch's functions or modules, forward "
+        "and backward. `detmode explain NAME` says under which conditions, for any of these names; "
         "[the rule table](rules/index.md) has all operators, those of other libraries too. A "
         "function that is in neither is not known to vary.",
         table(("you call", "operators that may vary", "detmode", "more"), cells),

@@ -1,4 +1,4 @@
-"""Write the measured figures into pages under ``docs/``, and their chart, from ``benchmarks/results/``.
+"""Write what was measured, ``benchmarks/results/``, into pages under ``docs/``, and draw the chart.
 
 ``--check`` says whether a page is stale and changes nothing.
 """

@@ -12,7 +12,7 @@ FASTER, SLOWER, GRID = "#0969da", "#bc4c00", "#d0d7de"
 
 
 def chart(results: Results) -> str:
-    """Return an SVG of what detmode takes of ATen's time: the mean, and a dot for the worst input."""
+    """Return an SVG of detmode's time over ATen's: a bar for the mean, a dot for the worst."""
     ratios: dict[str, list[float]] = {}
     for row in results.rows:
         value = ratio(row, ATEN)
@@ -57,7 +57,8 @@ def _bars(means: Mapping[str, float], worst: Mapping[str, float]) -> list[str]:
         color = FASTER if mean <= 1 else SLOWER
         lines += [
             f'<text x="{LEFT - 8}" y="{y + 14}" text-anchor="end">{name}</text>',
-            f'<rect x="{begin:.0f}" y="{y + 4}" width="{end - begin:.0f}" height="12" fill="{color}"/>',
+            f'<rect x="{begin:.0f}" y="{y + 4}" width="{end - begin:.0f}" height="12" '
+            f'fill="{color}"/>',
             f'<circle cx="{_place(worst[name]):.0f}" cy="{y + 10}" r="3"/>',
         ]
     return lines
