@@ -3,6 +3,7 @@
 import ctypes
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -186,7 +187,7 @@ def test_a_plan_is_words() -> None:
     def step(x: Tensor) -> Tensor:
         return scaled(x, new_empty(x, (3,)))
 
-    plan = record(step, torch.ones(3))
+    plan = replace(record(step, torch.ones(3)), device="cuda")
     words = plan.words(lambda launched: 77)
     assert words[:4] == [1, 6, 1, 3]  # Empty, float32, one dimension of three
     assert words[5:13] == [4, 77, 1, 1, 1, 256, 1, 1]
