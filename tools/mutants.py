@@ -204,7 +204,7 @@ UNDONE = (
     ),
     *_seen_by(
         "test_allocation.py",
-        ("allocation.py", "_new", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
+        ("allocation.py", "on_cpu", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
     ),
 )
 

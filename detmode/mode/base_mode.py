@@ -108,7 +108,9 @@ class BaseMode(CompiledInside):
             if info is not None:
                 if self.simulate is not None:
                     info.run = on_host(info, info.run)
-                info.plans = plans_of(info, self)
+                # The forward of a call is known only once its place has been looked up.
+                if not self.forwards_overridden:
+                    info.plans = plans_of(info, self.table, self.policy, self.simulate)
             Detours.look_again()
             self.overloads[operator] = info
             if is_elementwise(func):

@@ -178,7 +178,7 @@ class Interception(CompiledInside):
             return overload.func(*args, **kwargs)
         plans = None if traced or site is not None else overload.plans
         if plans is not None:
-            result = plans.play(self, overload, args, kwargs)
+            result = plans.play(self.memory, self.counter, overload, args, kwargs)
             if result is HAS_NO_PLAN:
                 plans = None
             elif result is not NOT_PLAYED:

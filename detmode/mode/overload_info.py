@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,9 +11,6 @@ from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import Row
 from detmode.table.variants import variant_of
-
-if TYPE_CHECKING:
-    from detmode.mode.plans import Plans
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """The key of operators that are made of other ones."""
@@ -106,7 +103,7 @@ class OverloadInfo:
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
         self.hides_calls = not rows and is_foreign(func)
         self.passes = False
-        self.plans: Plans | None = None
+        self.plans: Any = None
         self.composite = not rows and _is_composite(func)
         # Not when they are first asked for: a cached property has Python make a dict of all
         # attributes, which calls then read more slowly.
