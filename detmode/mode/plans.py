@@ -85,6 +85,11 @@ class _Variant(NamedTuple):
     has_gradients: bool
 
 
+_SPARSE = "a tensor is sparse"
+_WITHOUT_STRIDES = _Variant(lambda args, kwargs: (None,), None, False)
+"""All other calls of a form, once one of them had a sparse tensor."""
+
+
 class _Placed:
     """A call whose place is looked up, as :class:`~detmode.sites.forward_memory.Placed`."""
 
@@ -165,6 +170,8 @@ class Plans:
             return run_validated(call)
         if problem := _problem_of(call.tensors):
             _refuse(call, problem)
+            if problem == _SPARSE:
+                self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
             return run_validated(call)
         with recording(call.tensors, _written_by(call)) as recorder:
             result = run_validated(call)
@@ -271,7 +278,7 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
     if not tensors:
         return "it has no tensors"
     if any(tensor.layout is not torch.strided for tensor in tensors):
-        return "a tensor is sparse"
+        return _SPARSE
     if len({tensor.device for tensor in tensors}) > 1:
         return "its tensors are on several devices"
     if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
