@@ -198,8 +198,8 @@ class ForwardMemory:
             ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
         """
         site, overload = None, ""
-        if (found := nearest_place(frame, paths, exact=exact)) is not None:
-            user, site, is_graphs = found
+        if (nearby := nearest_place(frame, paths, exact=exact)) is not None:
+            user, site, is_graphs = nearby
             if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
@@ -281,9 +281,9 @@ class ForwardMemory:
         A graph has neither the path of the module that calls it, since modules of one class share
         the graph, nor the user's line, if all its own are in PyTorch.
         """
-        found = nearest_place(frame, paths)
-        user = nearest(found[0]) if found is not None else None
-        caller = CallSite(site_of(user), found[1].module) if found and user is not None else None
+        nearby = nearest_place(frame, paths)
+        user = nearest(nearby[0]) if nearby is not None else None
+        caller = CallSite(site_of(user), nearby[1].module) if nearby and user is not None else None
         start, outer = _get_sequence_nr(), _current.caller
         _current.caller = caller
         try:
@@ -372,8 +372,8 @@ def _may_be_made_by(operator: str, node: str) -> bool:
     """
     if "::" in node or node.startswith("GeneratedBackwardFor"):
         return True
-    made = operator.partition("::")[2].replace("_", "") + "backward"
-    return node.lower().startswith(made.replace("forwardbackward", "backward"))
+    backward = operator.partition("::")[2].replace("_", "") + "backward"
+    return node.lower().startswith(backward.replace("forwardbackward", "backward"))
 
 
 class _Current(threading.local):
@@ -387,7 +387,7 @@ _local = threading.local()
 
 def forward_memory() -> ForwardMemory:
     """Return the memory of the current thread."""
-    found: ForwardMemory | None = getattr(_local, "memory", None)
-    if found is None:
-        found = _local.memory = ForwardMemory()
-    return found
+    memory: ForwardMemory | None = getattr(_local, "memory", None)
+    if memory is None:
+        memory = _local.memory = ForwardMemory()
+    return memory

@@ -44,14 +44,14 @@ class _Tally:
     classes: set[type] = field(default_factory=set)
     sites: CallSites = field(default_factory=CallSites)
 
-    def add(self, other: _Tally) -> None:
+    def add(self, tally: _Tally) -> None:
         """Add what another thread has counted."""
-        self.total.add(other.total)
-        self.fill_bytes += other.fill_bytes
-        self.called |= other.called
-        for key, cost in list(other.rows.items()):
+        self.total.add(tally.total)
+        self.fill_bytes += tally.fill_bytes
+        self.called |= tally.called
+        for key, cost in list(tally.rows.items()):
             self.rows.setdefault(key, Cost()).add(cost)
-        for path, cost in list(other.modules.items()):
+        for path, cost in list(tally.modules.items()):
             self.modules.setdefault(path, Cost()).add(cost)
 
     def module(self) -> str:
