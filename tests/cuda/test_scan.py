@@ -1,6 +1,7 @@
 """scan.cuh: scans in a fixed order."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -28,11 +29,9 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
+THOROUGH = partial(pytest.param, marks=pytest.mark.thorough)
 # A few; and such that a node of 32, several, or one of the level above end near the last tile.
-TILES = [
-    *(1, 2, 3, 32, 33, 65, 1025),
-    *(pytest.param(tiles, marks=pytest.mark.thorough) for tiles in (34, 64, 1024, 1026, 1057, 2049)),
-]
+TILES = [1, 2, 3, 32, 33, 65, 1025, *map(THOROUGH, (34, 64, 1024, 1026, 1057, 2049))]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -91,7 +91,8 @@ processes = []
 for _ in range(3):
     process = os.fork()
     if process == 0:
-        warmed = detmode.warm(["aten::nll_loss2d_forward", "aten::_ctc_loss_backward"], device="cpu")
+        operators = "aten::nll_loss2d_forward", "aten::_ctc_loss_backward"
+        warmed = detmode.warm(operators, device="cpu")
         os.write(1, f"{len(warmed.compiled)} {len(warmed.found)}\\n".encode())
         os._exit(0)
     processes.append(process)
