@@ -258,7 +258,7 @@ COMPILED = (
 SITES = (
     *_seen_by(
         "test_allow.py test_forward_memory.py",
-        ("forward_memory.py", "ByNode.of", "- node.name().endswith(_COPY_SLICES)", ""),
+        ("forward_memory.py", "_ByNode.of", "- node.name().endswith(_COPY_SLICES)", ""),
         ("forward_memory.py", "ForwardMemory._allowed_around", ", *_nodes_around()", ""),
     ),
     *_seen_by(

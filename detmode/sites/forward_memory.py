@@ -46,7 +46,7 @@ _INTERVALS = 1 << 12
 _NAMES = 1 << 12
 
 
-class Placed(Protocol):
+class _Placed(Protocol):
     """A call whose place is looked for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class _Region:
     """An open ``allow`` region.
 
     Args:
@@ -79,7 +79,7 @@ class Region:
     undo: Undo
 
 
-class ByNode(Generic[T]):
+class _ByNode(Generic[T]):
     """Values for autograd nodes, by their numbers.
 
     Numbers belong to the thread that makes the node: those of autograd's own threads
@@ -116,24 +116,24 @@ class ForwardMemory:
     """
 
     def __init__(self) -> None:
-        self._notes: ByNode[Note] = ByNode()
+        self._notes: _ByNode[Note] = _ByNode()
         # Separate from the notes, which decide what is allowed: observers must not change those.
-        self._places: ByNode[CallSite] = ByNode()
+        self._places: _ByNode[CallSite] = _ByNode()
         # Of nodes that compiled graphs make, the place where the graph was called.
-        self._callers: ByNode[CallSite] = ByNode()
-        self._active: list[Region] = []
+        self._callers: _ByNode[CallSite] = _ByNode()
+        self._active: list[_Region] = []
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
     def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
-        region = Region(patterns, _get_sequence_nr(), undo)
+        region = _Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = True
         self._active.append(region)
 
-    def _close(self, region: Region) -> None:
+    def _close(self, region: _Region) -> None:
         if region not in self._active:
             return
         end = _get_sequence_nr()
@@ -152,7 +152,7 @@ class ForwardMemory:
             return notes
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
 
-    def find_site(self, call: Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
+    def find_site(self, call: _Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
@@ -212,7 +212,7 @@ class ForwardMemory:
             site = forward if site is None else CallSite(site.site, forward.module)
         return site, overload
 
-    def remember_call(self, call: Placed, paths: ModulePaths, number: int | None = None) -> None:
+    def remember_call(self, call: _Placed, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -301,7 +301,7 @@ class ForwardMemory:
             return _current.caller
         return next(iter(self._callers.of(node)), None)
 
-    def allows(self, call: Placed) -> bool:
+    def allows(self, call: _Placed) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.names
         active = [region.patterns for region in self._active]
@@ -334,7 +334,7 @@ class ForwardMemory:
         nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
 
-    def override_of(self, call: Placed, overrides: Mapping[str, str]) -> str | None:
+    def override_of(self, call: _Placed, overrides: Mapping[str, str]) -> str | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""
         node = _current_node()
         if node is None:

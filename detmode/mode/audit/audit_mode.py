@@ -62,7 +62,7 @@ class _Tally:
         return self.sites.of_call().module or ""
 
 
-class AuditLevel(Level):
+class _AuditLevel(Level):
     """One entering of an audit, which counts what each call moves.
 
     Args:
@@ -78,7 +78,7 @@ class AuditLevel(Level):
     def elsewhere(self, memory: ForwardMemory) -> Level:
         """Return the level as it acts in another thread, where it counts in another tally."""
         level = super().elsewhere(memory)
-        assert isinstance(level, AuditLevel)
+        assert isinstance(level, _AuditLevel)
         level.tally = _Tally()
         self.mode.tallies.append(level.tally)
         return level
@@ -145,7 +145,7 @@ class AuditLevel(Level):
         return result
 
 
-class RecheckedAuditLevel(RecheckedLevel, AuditLevel):
+class _RecheckedAuditLevel(RecheckedLevel, _AuditLevel):
     """A level of an audit that makes a sample of its calls twice."""
 
 
@@ -162,7 +162,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
-    _levels = AuditLevel, RecheckedAuditLevel
+    _levels = _AuditLevel, _RecheckedAuditLevel
     announced_actions = ()
     acts_in_threads = True
 
