@@ -22,9 +22,9 @@ from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report_row import ReportRow
 from detmode.rules import families
-from detmode.sites.call_sites import CallSites
-from detmode.sites.forward_memory import ForwardMemory
+from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.lines import modules_around
+from detmode.sites.module_path import ModulePaths
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
 
@@ -42,7 +42,11 @@ class _Tally:
     # The operators, and the classes of the modules, that were called.
     called: set[str] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
-    sites: CallSites = field(default_factory=CallSites)
+    paths: ModulePaths = field(default_factory=ModulePaths)
+    memory: ForwardMemory = field(default_factory=forward_memory)
+
+    def __post_init__(self) -> None:
+        self.memory.begin_observing()
 
     def add(self, tally: _Tally) -> None:
         """Add what another thread has counted."""
@@ -59,7 +63,7 @@ class _Tally:
         for cls in set(map(type, modules_around(sys._getframe()))) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
-        return self.sites.of_call().module or ""
+        return self.memory.place_of_call(self.paths).module or ""
 
 
 class _AuditLevel(Level):
