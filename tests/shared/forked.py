@@ -1,4 +1,4 @@
-"""A process that has imported PyTorch, and forks programs, most of whose time that takes.
+"""Forks programs from a process that has imported PyTorch, which takes most of their time.
 
 It answers each line of its standard input, a JSON object, with the number of the process that runs
 the program, and then with its exit code, each in a line:
@@ -21,6 +21,8 @@ from typing import Any
 
 MODULES = ("detmode.mode.deterministic_mode", "detmode.runs.recording", "torch._dynamo")
 """The first optimizer imports the compiler."""
+
+IMPORTS = (ast.Import, ast.ImportFrom)
 
 
 def asked_for() -> dict[str, Any]:
@@ -48,8 +50,6 @@ def imports_of(program: str) -> ast.Module:
     tree = ast.parse(Path(program).read_text(encoding="utf-8"))
     return ast.Module([each for each in tree.body if isinstance(each, IMPORTS)], [])
 
-
-IMPORTS = (ast.Import, ast.ImportFrom)
 
 for module in MODULES:
     importlib.import_module(module)

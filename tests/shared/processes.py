@@ -71,6 +71,7 @@ def run_forked(
         timer.start()
         code = int(forking.stdout.readline())
         timer.cancel()
+        timer.join()
         # All ranks, should one of them wait for another for ever.
         with suppress(ProcessLookupError):
             os.killpg(process, signal.SIGKILL)
