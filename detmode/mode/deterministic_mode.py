@@ -27,6 +27,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
+from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
 from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
@@ -73,7 +74,9 @@ class DeterministicMode(BaseMode):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
-            The name of a forward operator means its backward too.
+            The name of a forward operator means its backward too. ``"Net.head"``, a path as reports
+            show it or a glob of its names, means the listed calls of that module and those below
+            it, and their backward; it wins over operators, a longer path over a shorter one.
         intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
@@ -169,7 +172,7 @@ class DeterministicMode(BaseMode):
         values = {
             **asdict(self.policy),
             "rules": self.table if self.table is not _default_rules() else None,
-            "overrides": self.overrides or None,
+            "overrides": {**self.overrides, **self.module_overrides} or None,
             "intercept": self.intercept,
             "fill_uninitialized_memory": self._fill,
             "simulate": self.simulate,
@@ -313,6 +316,8 @@ class DeterministicMode(BaseMode):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
         if not_seen:
             head["not_seen"] = not_seen
+        if unused := unmatched(self.module_overrides, self.counter.modules()):
+            head["unmatched"] = unused
         return self.counter.report(head)
 
     def _unmet(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from detmode.mode.module_overrides import is_module_path
 from detmode.process.spelling import did_you_mean
 from detmode.table import names
 from detmode.table.called_as import called_as, name_of, names_of_users, without_module
@@ -99,6 +100,9 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
                 f"overrides[{names.text_of(operator)!r}] must be one of {', '.join(ACTIONS)}, "
                 f"got {action!r}"
             )
+        if isinstance(operator, str) and is_module_path(operator):
+            named[operator] = action
+            continue
         for name in _dispatched("overrides", operator):
             if named.setdefault(name, action) != action:
                 raise ValueError(
@@ -141,6 +145,11 @@ def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
         )
     if "::" in name or (where != "overrides" and name == "*"):
         return (name,)
+    if is_module_path(name):
+        raise ValueError(
+            f"{where} takes operators, got {name!r}, the path of a module; give the mode "
+            f"overrides={{{name!r}: 'allow'}}"
+        )
     called = called_as(name)
     if called is not None and called.forward:
         return tuple(op for op in called.forward if names.overloads_of(op))

@@ -157,6 +157,10 @@ class RowCounter:
             head,
         )
 
+    def modules(self) -> list[str]:
+        """Return the paths of the modules that have made calls."""
+        return [calls.module for calls in list(self._calls.values()) if calls.module is not None]
+
     def meet(self, devices: Iterable[str]) -> None:
         """Note the types of the devices of a call."""
         self.devices.update(_DEVICES.intersection(devices))
