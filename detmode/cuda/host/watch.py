@@ -32,6 +32,7 @@ class Watch(ctypes.Structure):
         ("stopped", ctypes.c_int),
         ("atomics", ctypes.c_uint),
         ("stop", ctypes.c_int),
+        ("_float_adds", ctypes.c_uint * 4),
     ]
 
     def __init__(
@@ -52,6 +53,11 @@ class Watch(ctypes.Structure):
             _touched=self._records.data_ptr(),
             _capacity=capacity,
         )
+
+    @property
+    def float_adds(self) -> set[int]:
+        """Where atomics added floats, as :meth:`Library.line_of` takes it: the first few places."""
+        return {place for place in self._float_adds if place}
 
     @property
     def touched(self) -> Tensor | None:
