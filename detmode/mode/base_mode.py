@@ -21,6 +21,7 @@ from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import original_of
 
@@ -65,7 +66,7 @@ class BaseMode(CompiledInside):
         self,
         policy: Policy,
         table: RuleTable,
-        overrides: dict[str, str],
+        overrides: dict[str, ActionName],
         simulate: str | None,
         compiles: bool,
         logger: logging.Logger,
@@ -139,7 +140,9 @@ class BaseMode(CompiledInside):
             info.twin = called
         return info
 
-    def decide(self, facts: tuple[Row | None, str | None, bool, bool, str | None]) -> Decision:
+    def decide(
+        self, facts: tuple[Row | None, ActionName | None, bool, bool, str | None]
+    ) -> Decision:
         """Decide by the row, override, ``allow`` region, flag, and what makes a launch fail."""
         row, override, is_allowed, has_flag, unavailable = facts
         decision = decide(
@@ -167,7 +170,7 @@ class BaseMode(CompiledInside):
 
 
 def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
+    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, ActionName]
 ) -> OverloadInfo:
     """Return the facts about an overload, with the rows and the override that apply to it."""
     rows = table.get(func)

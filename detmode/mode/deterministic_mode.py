@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 import wrapt
@@ -39,7 +39,7 @@ from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, 
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
-from detmode.table.names import Overrides
+from detmode.table.names import K, Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
@@ -122,10 +122,10 @@ class DeterministicMode(BaseMode):
         strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
-        overrides: Overrides | None = None,
-        intercept: str = "all",
+        overrides: Overrides[K] | None = None,
+        intercept: Literal["all", "listed"] = "all",
         fill_uninitialized_memory: bool | None = None,
-        simulate: str | None = None,
+        simulate: Literal["cuda"] | None = None,
         schedule_seed: int | None = None,
         compile: bool = True,
         recheck: float = 0.0,

@@ -19,6 +19,7 @@ from detmode.mode.base_mode import facts_of
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import COMPOSITE
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable, resolve
 from detmode.table.variants import variant_of
@@ -96,7 +97,7 @@ def libraries() -> Libraries:
 
 
 def places(
-    table: RuleTable, overrides: dict[str, str], with_native: bool, simulate: str | None
+    table: RuleTable, overrides: dict[str, ActionName], with_native: bool, simulate: str | None
 ) -> Places:
     """Return the kernels that a mode needs, as far as the operators can have them.
 
@@ -183,7 +184,7 @@ def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> 
 
 @functools.lru_cache(8)
 def _overridden(
-    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, str], ...]
+    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, ActionName], ...]
 ) -> Places:
     """Return the kernels of the overloads to which overrides apply, on any device."""
     needed: list[Place] = []

@@ -9,6 +9,7 @@ import torch
 
 from detmode.table import names
 from detmode.table.called_as import called_as, without_module
+from detmode.table.outcome import ActionName
 
 
 def is_module_path(key: str) -> bool:
@@ -31,14 +32,14 @@ def _is_pytorchs(name: str) -> bool:
     )
 
 
-def by_precision(overrides: Mapping[str, str]) -> dict[str, str]:
+def by_precision(overrides: Mapping[str, ActionName]) -> dict[str, ActionName]:
     """Return the overrides of modules: longer paths first, and names before globs."""
     paths = [key for key in overrides if is_module_path(key)]
     paths.sort(key=lambda path: (-path.count("."), sum(map(path.count, "*?["))))
     return {path: overrides[path] for path in paths}
 
 
-def action_in(module: str | None, overrides: Mapping[str, str]) -> str | None:
+def action_in(module: str | None, overrides: Mapping[str, ActionName]) -> ActionName | None:
     """Return the action that the first override has that covers a module; ``None`` without one.
 
     >>> action_in("Net.head.0", {"Net.head": "allow"})

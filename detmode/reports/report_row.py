@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from detmode.reports.modules import agreed
+from detmode.table.outcome import ActionName, Guarantee
 
 
 @dataclass
@@ -16,7 +17,7 @@ class ReportRow:
         family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only
             an override or an allow region applied.
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
-        guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
+        guarantee: a :class:`detmode.Guarantee`, which equals its text, or ``None``.
         alert: PyTorch's caller name, or ``None``.
         count: the number of calls.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
@@ -33,8 +34,8 @@ class ReportRow:
 
     overload: str
     family: str | None
-    action: str
-    guarantee: str | None
+    action: ActionName
+    guarantee: Guarantee | None
     alert: str | None
     count: int
     site: str

@@ -32,6 +32,7 @@ from detmode.sites.lines import (
 from detmode.sites.module_path import ModulePaths
 from detmode.table.call_site import CallSite, Note
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 
 T = TypeVar("T")
 
@@ -334,7 +335,7 @@ class ForwardMemory:
         nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
 
-    def override_of(self, call: Placed, overrides: Mapping[str, str]) -> str | None:
+    def override_of(self, call: Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""
         node = _current_node()
         if node is None:

@@ -6,12 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from detmode.process.versions import parse_version
 from detmode.table.conditions import ALWAYS, Condition
+from detmode.table.outcome import GPU_TO_GPU as GPU_TO_GPU
+from detmode.table.outcome import RUN_TO_RUN as RUN_TO_RUN
+from detmode.table.outcome import Guarantee
 from detmode.table.values import Value, check_name
 
 _OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
@@ -19,22 +21,6 @@ _VERSION = re.compile(r"\d+\.\d+")
 
 CUBLAS = "cuBLAS"
 """The alert of rows with PyTorch's message about cuBLAS (2.8 and 2.9)."""
-
-
-class Guarantee(str, Enum):
-    """The scope within which a result has the same bits, named as in NVIDIA's CCCL."""
-
-    RUN_TO_RUN = "run_to_run"
-    """The same bits in every run on the same GPU model with the same software."""
-    GPU_TO_GPU = "gpu_to_gpu"
-    """The same bits on any GPU."""
-
-    def __str__(self) -> str:
-        return self.value
-
-
-RUN_TO_RUN = Guarantee.RUN_TO_RUN
-GPU_TO_GPU = Guarantee.GPU_TO_GPU
 
 
 @dataclass(frozen=True)
