@@ -56,7 +56,7 @@ class Watch(ctypes.Structure):
 
     @property
     def float_adds(self) -> set[int]:
-        """Where atomics added floats, as :meth:`Library.line_of` takes it: the first few places."""
+        """The first few places where atomics added floats, for :meth:`Library.line_of`."""
         return {place for place in self._float_adds if place}
 
     @property

@@ -196,7 +196,7 @@ class Certificate(Value):
 
     @property
     def _owners(self) -> str:
-        """What the grid counts, with the number."""
+        """The number of blocks or programs of the grid."""
         return f"{prod(self.grid)} {'programs' if self.language == 'Triton' else 'blocks'}"
 
     def _rows(self) -> list[tuple[str, str]]:

@@ -372,7 +372,7 @@ def test_what_a_certificate_shows():
     ids=str,
 )
 def test_an_order_names_each_turn_once(turns, name):
-    """What has two turns in a row has one in the text, and what has two apart is no plain order."""
+    """Two turns in a row are one in the text, and two apart make it no plain order."""
     assert in_turns("blocks", turns) == name
 
 

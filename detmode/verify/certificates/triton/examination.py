@@ -249,7 +249,8 @@ class Examination:
             raise TimeoutError(message) from error
         finally:
             touches = [touch for launch in self.launches for touch in launch.touches]
-            self.float_adds |= {line: None for each in self.launches for line in each.float_adds}
+            for launch in self.launches:
+                self.float_adds |= launch.float_adds
             self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}
         if not self.launches:
             raise ValueError(
