@@ -245,7 +245,7 @@ RESULT = closed(
 DRIVER = closed("name rules", name={}, version={"type": "string"}, rules=array_of(RULE))
 RUN = closed("tool results", tool=closed("driver", driver=DRIVER), results={"items": RESULT})
 SARIF = closed("version runs", **{"$schema": {}}, version={"const": "2.1.0"}, runs=array_of(RUN))
-"""What SARIF 2.1.0's schema and GitHub require of the properties that detmode writes."""
+"""The requirements of SARIF 2.1.0's schema and of GitHub on the properties that detmode writes."""
 
 
 @pytest.mark.parametrize("name", ["mode", "probe", "diff", "empty", "nothing varied"])
