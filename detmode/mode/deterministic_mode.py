@@ -62,6 +62,12 @@ class DeterministicMode(BaseMode):
     thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the
     same arguments and no records.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> for row in mode.records:
+    ...     print(row.overload, row.action, row.guarantee)
+    aten::cumsum.default substitute gpu_to_gpu
+
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
             warn nor raise, and native paths run as without it: PyTorch itself would leave some of

@@ -68,7 +68,11 @@ _UNCAST = "to Tensor"
 
 
 class DeterminismWarning(UserWarning):
-    """A call ran whose result may vary between runs; given once for each site."""
+    """A call ran whose result may vary between runs; given once for each site.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", detmode.DeterminismWarning)
+    """
 
 
 class Interception(CompiledInside):

@@ -55,6 +55,12 @@ _FILTERS = (*_FIELDS, "varies", "fills_memory")
 class Report(Shown):
     """The rows of one mode, in the order of their first calls: it iterates over them.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> report = mode.report()
+    >>> len(report), len(report.where(action="warn"))
+    (1, 0)
+
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         course: the run's calls in their order: for each of its parts, the position of a row, the

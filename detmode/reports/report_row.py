@@ -12,6 +12,12 @@ from detmode.table.outcome import ActionName, Guarantee
 class ReportRow:
     """One row: the calls of one overload with one action at one site.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> (row,) = mode.records
+    >>> row.family, row.count, row.varies
+    ('scan', 1, False)
+
     Args:
         overload: ``"aten::put_.default"``.
         family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only

@@ -58,6 +58,13 @@ _DEPTH = 12
 class record(RunObserver):
     """Records every call of a block to a folder, for ``detmode diff``.
 
+    >>> with detmode.record("first"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> with detmode.record("second"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> detmode.diff("first", "second").identical
+    True
+
     Args:
         path: a folder that does not exist yet, or is empty.
         dump: calls whose tensors are written too, such as ``"aten::addmm.default@3"``: the

@@ -33,7 +33,14 @@ class Action(Value):
 
 @dataclass(frozen=True)
 class Native(Action):
-    """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off."""
+    """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off.
+
+    >>> scope = detmode.RUN_TO_RUN
+    >>> action = detmode.Native()
+    >>> rule = detmode.Rule(op="mine::sum", action=action, guarantee=scope, because="it sorts")
+    >>> print(rule.action, rule.guarantee)
+    Native run_to_run
+    """
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,10 @@ class Refuse(Action):
     PyTorch is silent about the operator of a row without ``alert``. Such a row only warns, in
     detmode's own words, so that switching detmode on does not raise where PyTorch would not; with
     ``strict=True`` it raises.
+
+    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> print(rule.action)
+    Refuse
     """
 
 
@@ -63,6 +74,12 @@ class Substitute(Action):
     floor (inputs read once, outputs written once). It is at least 1 and counted by hand for the
     case that the family's docstring names under *Cost*. Reads shared by neighbouring threads count
     once, and an atomic counts as its operand. ``None`` if it has not been counted.
+
+    >>> def sum_in_order(input):
+    ...     return input.cumsum(0)[-1]
+    >>> action = detmode.Substitute(sum_in_order, launches=False)
+    >>> action.takes_out
+    False
     """
 
     function: Callable[..., Any]
@@ -98,7 +115,12 @@ class Substitute(Action):
 
 @dataclass(frozen=True)
 class Allow(Action):
-    """Call the operator: its result does not vary."""
+    """Call the operator: its result does not vary.
+
+    >>> rule = detmode.Rule(op="mine::count", action=detmode.Allow(), because="it adds integers")
+    >>> rule.allows
+    True
+    """
 
 
 @runtime_checkable
@@ -117,6 +139,15 @@ class KernelEvidence(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Rule(Value):
     """One row: the calls of an operator that it matches, and the action for them.
+
+    >>> rule = detmode.Rule(
+    ...     op="mine::scatter",
+    ...     when=detmode.conditions.on("cuda"),
+    ...     action=detmode.Refuse(),
+    ...     because="atomic additions of floats",
+    ... )
+    >>> print(rule.when, rule.action)
+    on('cuda') Refuse
 
     Args:
         op: a functional ``OpOverload`` by name; ``"aten::index_add"`` means ``.default``. In-place,

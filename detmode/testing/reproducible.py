@@ -78,6 +78,10 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
     object of a bound method) and the same states of the random generators. Other objects that the
     function captures are not copied.
 
+    >>> from detmode.testing import assert_reproducible
+    >>> assert_reproducible(torch.cumsum, torch.ones(3), 0)
+    tensor([1., 2., 3.])
+
     Args:
         fn: the function, a module, or a method.
         args: its arguments, as far as ``copy.deepcopy`` copies them; tensors must be leaves.

@@ -51,7 +51,7 @@ def trained(overrides, *, intercept="all", inside=step):
     return mode.report()
 
 
-@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")
+@pytest.mark.filterwarnings("ignore::detmode.DeterminismWarning")  # of the rows that warn
 @pytest.mark.parametrize("intercept", ["all", "listed"])
 @pytest.mark.parametrize(
     ("overrides", "head", "tail"),

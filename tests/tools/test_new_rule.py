@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def typed(command: str, tree: Path) -> str:
-    """What a command prints that somebody types in the tree, with its tools on the path."""
+    """The text that a command prints, typed in the tree with its tools on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tree)}
     ran = subprocess.run(

@@ -23,6 +23,10 @@ def audit(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> AuditRe
     The tensors are CPU or meta tensors. Nothing is raised or warned about, no CUDA kernel runs, and
     the results are those of the CPU. Backward is reported if ``fn`` runs it.
 
+    >>> report = detmode.audit(torch.histc, torch.ones(9), bins=3)
+    >>> [(row.overload, row.action) for row in report]
+    [('aten::histc.default', 'substitute')]
+
     Returns:
         An :class:`~detmode.mode.audit.AuditReport`: the action that ``DeterministicMode()`` would
         take at each site, the bytes that it adds, and what an audit cannot see.

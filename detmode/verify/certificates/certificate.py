@@ -129,6 +129,14 @@ class Variation(Value):
 class Certificate(Value):
     """The findings of :func:`detmode.certify` about one kernel with one set of arguments.
 
+    >>> source = "__global__ void count(int* n) { atomicAdd(n, 1); }"
+    >>> n = torch.zeros(1, dtype=torch.int32)
+    >>> certificate = detmode.certify(source, {"n": n}, grid=4, block=32)
+    >>> print(certificate.summary)
+    order-independent: the same bits in every order of the 4 blocks
+    >>> detmode.Certificate.from_json(certificate.to_json()) == certificate
+    True
+
     Args:
         kernel: the name of the kernel, such as ``"sum_rows<float>"``.
         language: ``"CUDA C++"`` or ``"Triton"``.
