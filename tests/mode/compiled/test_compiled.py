@@ -303,7 +303,9 @@ def test_overrides_of_a_module():
     assert graphs() == before + 1
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILED, pytest.mark.thorough])]
+)
 def test_decisions_are_made_at_each_call(backend):
     """Refusals, warnings, overrides and allow regions act on code that is compiled already."""
     function, given = torch.compile(added, backend=backend), arguments()
