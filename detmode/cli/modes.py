@@ -35,6 +35,7 @@ def modes(options: argparse.Namespace) -> list[DeterministicMode]:
 def mode_of(options: argparse.Namespace, **more: Any) -> DeterministicMode:
     """Return the mode of a program, with ``more`` arguments; simulated where that can be."""
     from detmode.mode.deterministic_mode import DeterministicMode
+    from detmode.process.interface import COMMAND
 
     simulate, seed = options.simulate, options.schedule_seed
     if simulate:
@@ -44,9 +45,10 @@ def mode_of(options: argparse.Namespace, **more: Any) -> DeterministicMode:
         if reason is not None:
             note(f"not simulating CUDA: {reason}")
             simulate = seed = None
-    with usage_errors(TypeError, ValueError):
+    with usage_errors(TypeError, ValueError, told=COMMAND.in_words):
         mode = DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
     mode.acts_in_threads = True
+    mode.start_through(COMMAND)
     return mode
 
 

@@ -19,6 +19,7 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
+from detmode.process.interface import PYTHON, Interface
 from detmode.table.names import matches
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import original_of
@@ -53,6 +54,9 @@ class BaseMode(CompiledInside):
     intercepts_listed = False
     """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
+    interface = PYTHON
+    """The interface through which it was started; what it says is in that one's words."""
+
     # Modes of tests and modes that only observe override these.
     announced_actions: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
@@ -85,11 +89,15 @@ class BaseMode(CompiledInside):
         self.elementwise: set[Any] = set()
         self.decisions: dict[tuple[Any, ...], Decision] = {}
         self.kinds: dict[type, int] = {}
-        self.counter = RowCounter(self.logger)
+        self.counter = RowCounter(self.logger, self.interface)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
+
+    def start_through(self, interface: Interface) -> None:
+        """Choose the interface, before the first block."""
+        self.interface = self.counter.interface = interface
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""
@@ -151,7 +159,7 @@ class BaseMode(CompiledInside):
         """Log a warning, once for each topic."""
         if topic not in self._said:
             self._said.add(topic)
-            self.logger.warning("%s", text)
+            self.logger.warning("%s", self.interface.in_words(text))
 
 
 def facts_of(

@@ -35,6 +35,7 @@ from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
@@ -151,6 +152,8 @@ class DeterministicMode(BaseMode):
         super()._begin()
         # What leaves each entered level, oldest first.
         self._entered: dict[Undo, None] = {}
+        # The error with which the block that ended last has ended.
+        self._failure: str | None = None
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
         # From the first block on, if calls are made twice.
@@ -251,6 +254,7 @@ class DeterministicMode(BaseMode):
                 "DeterministicMode: this thread leaves a mode that it has not entered"
             )
         undo.run()
+        self._failure = failure_of(error)
         explanation = messages.explanation_of(error)
         if self.rechecked is not None:
             self.rechecked.compare(error)
@@ -296,7 +300,9 @@ class DeterministicMode(BaseMode):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        head: dict[str, Any] = {}
+        head: dict[str, Any] = {"interface": self.interface.name}
+        if self._failure is not None:
+            head["failure"] = self._failure
         if self.intercepts_listed:
             head["intercept"] = "listed"
         if self.unsettled:

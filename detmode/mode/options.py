@@ -69,7 +69,7 @@ def check_arguments(
         raise TypeError(f"recheck must be float, not {type(recheck).__name__}")
     if not 0 <= recheck <= 1:  # nor is it NaN
         raise ValueError(
-            "recheck (--recheck) is the share of calls that are made twice, such as 0.001: a "
+            "recheck is the share of calls that are made twice, such as 0.001: a "
             f"number from 0 to 1, got {recheck!r}"
         )
 

@@ -10,6 +10,7 @@ from typing import Any
 from detmode import cuda
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
+from detmode.process.interface import MARKER, PYTEST
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -40,6 +41,7 @@ class CheckedMode(DeterministicMode):
     """
 
     _public = (*DeterministicMode._public, "compare")
+    interface = MARKER
 
     def __init__(self, repeats: int = 3, **options: Any) -> None:
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
@@ -128,6 +130,7 @@ class SuiteMode(DeterministicMode):
 
     # A warning for each would fail a suite that runs under -W error; the summary tells.
     announced_actions = ("error",)
+    interface = PYTEST
 
     def __init__(self, known: Callable[[str, str], bool], **options: Any) -> None:
         super().__init__(**options)

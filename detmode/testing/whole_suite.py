@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from detmode.process.files import replace_file
+from detmode.process.interface import PYTEST
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
@@ -94,7 +95,7 @@ class WholeSuite:
                 recheck=self._config.getoption("--detmode-recheck"),
             )
         except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"--detmode: {error}") from error
+            raise pytest.UsageError(f"--detmode: {PYTEST.in_words(str(error))}") from error
         with self._mode:
             return (yield)
 

@@ -605,6 +605,16 @@ def test_explain(run_command: Run) -> None:
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])
+def test_the_options_of_the_command_line(command: str, run_command: Run) -> None:
+    """Remedies name the options that are typed there, and not the arguments of a mode."""
+    code = "import torch; torch.relu(torch.ones(2))"
+    ours = run_command(command, "--override", "aten::relu=warn", "-c", code)
+    assert "--override gives it this action" in ours.stdout + ours.stderr
+    ours = run_command(command, "--warn-only", "--strict", "-c", code)
+    assert "--warn-only asks for warnings and --strict for errors" in ours.stderr
+
+
+@pytest.mark.parametrize("command", ["audit", "run"])
 def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -> None:
     """`--format` or the ending of `-o` chooses the form; what is in a file is not printed too.
 

@@ -115,6 +115,7 @@ def test_cell_that_fails(notebook: dict[str, Any]) -> None:
     kind, message = notebook["fail"]["error"]
     assert kind == "RuntimeError"
     assert "cell 2, line 3" in message
+    assert "--override gives it this action: 'error'" in message
     assert "may vary: 1 call at 1 line" in notebook["fail"]["out"]
     assert notebook["left"]["result"] == "(False, [1])"
 

@@ -424,6 +424,8 @@ def test_a_suite_under_strict(suite):
         result.stdout.fnmatch_lines(
             ["may vary: 1 call at 1 line (CUDA simulated)", "next: at test_inner.py:*hspmm*"]
         )
+        assert "--detmode-override=aten::hspmm=allow" in result.stdout.str()
+    assert "to get warnings instead of errors: --detmode=error" in result.stdout.str()
     coloured = suite(None, "--detmode=strict", "--detmode-simulate=cuda", "--color=yes")
     assert "\x1b[31mmay vary: 1 call at 1 line (CUDA simulated)\x1b[0m" in coloured.stdout.str()
 

@@ -12,10 +12,10 @@ from detmode.cli.execution import run_to_end
 from detmode.cli.modes import counted, modes, not_watched, on_cpu
 from detmode.cli.output import STDOUT, note
 from detmode.cli.preparation import prepared
-from detmode.cli.program import AbruptEnd, failure_of
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process.rank import rank_of
+from detmode.reports.failure import AbruptEnd, failure_of
 from detmode.reports.page import shortened
 
 ABOUT = "run a script and record every call, for diff"

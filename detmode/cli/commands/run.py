@@ -17,12 +17,12 @@ from detmode.cli.locks import RunLock
 from detmode.cli.modes import mode_of, note_not_watched, on_cpu, policy
 from detmode.cli.output import FORMATS, as_asked, note, rename_files, write_files
 from detmode.cli.preparation import prepared
-from detmode.cli.program import AbruptEnd, failure_of
 from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
 from detmode.cli.twice import run_twice
 from detmode.cli.usage import UsageError
 from detmode.process.rank import rank_of
+from detmode.reports.failure import AbruptEnd, failure_of
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport

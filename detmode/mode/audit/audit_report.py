@@ -97,10 +97,11 @@ class AuditReport(Report):
     def next_step(self) -> str:
         """The most useful next step after this audit."""
         if self.verdict.startswith("not checked") and self.head.get("devices"):
-            return "`detmode run` the program on a GPU: it meets what an audit does not see"
+            return f"{self.interface.on_gpu}: it meets what an audit does not see"
         if self.verdict.startswith("not checked"):
             return "audit what calls PyTorch's operators: the audit has met none"
-        return super().next_step
+        step = super().next_step
+        return f"{step}, on a GPU" if step == self.interface.prove else step
 
     @property
     def total_bytes(self) -> int:
