@@ -6,6 +6,7 @@ import traceback
 from types import TracebackType
 
 from detmode.reports.page import shortened
+from detmode.sites.cells import place_in
 from detmode.sites.user_files import is_own
 
 
@@ -39,5 +40,5 @@ def failure_of(error: BaseException | None) -> str | None:
 def where(traced: TracebackType | None) -> str:
     """Return the program's innermost line, as `` at file:line``; empty if it has none."""
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(traced)]
-    own = [f"{file}:{line}" for file, line in lines if is_own(file)]
+    own = [place_in(file, line) for file, line in lines if is_own(file)]
     return f" at {shortened(own[-1])}" if own else ""

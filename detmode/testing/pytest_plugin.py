@@ -120,6 +120,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Call a marked test as often as its marker asks."""
     if pyfuncitem.get_closest_marker(_MARK) is None:
         return (yield)
+    from detmode.testing.repeats import captured
     from detmode.testing.suite import DifferError
 
     mode = _mode_of(pyfuncitem)
@@ -128,8 +129,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     # Without functools.wraps: pytest unwraps what it is given.
     def repeated(**arguments: Any) -> None:
         failure = None
+
+        def call() -> object:
+            return body(**{name: pyfuncitem.funcargs[name] for name in arguments})
+
+        def shared() -> dict[str, Any]:
+            return {**captured(body), **_fixtures(pyfuncitem)}
+
         try:
-            mode.repeat(functools.partial(body, **arguments))
+            mode.repeat(call, functools.partial(_set_up_again, pyfuncitem), shared)
         except DifferError as error:
             failure = str(error)
         if failure is not None:
@@ -140,6 +148,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     finally:
         pyfuncitem.obj = body
+
+
+def _set_up_again(item: pytest.Function) -> None:
+    """Tear the fixtures of function scope down, and set them up for another repeat."""
+    state = item.session._setupstate
+    assert item.parent is not None
+    state.teardown_exact(item.parent)  # type: ignore[arg-type]  # asks for its collectors
+    item._initrequest()
+    state.setup(item)
+
+
+def _fixtures(item: pytest.Function) -> dict[str, Any]:
+    return {f"fixture {name}": value for name, value in item.funcargs.items()}
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.drift import DriftError
+from detmode.environment.lock.drift import DriftError, drift
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.rules import default_rules
@@ -102,7 +102,9 @@ def test_drifts_before_the_start(
 def test_options_of_the_mode_are_locked(locked: Path, run_command: Run) -> None:
     """Another policy is another run."""
     found = run_command("run", "--quiet", "--no-substitute", "--locked", "train.py", "0")
-    refused(found, "mode", "run with the same options: DeterministicMode()")
+    refused(found, "options of the mode", "run with the same options: none")
+    with_gpu = drift("run", "mode", "DeterministicMode(simulate='cuda')", "DeterministicMode()")
+    assert with_gpu.remedy == "run with the same options: --simulate cuda"
 
 
 def test_drifts_of_the_program(locked: Path, run_command: Run, tmp_path: Path) -> None:

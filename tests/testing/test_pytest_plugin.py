@@ -110,7 +110,7 @@ class TestClass:
 
 def test_unmarked(deterministic_mode):
     import detmode
-    assert seen == ["run"] * 3 + ["set up", "torn down"] * 2
+    assert seen == ["run"] * 3 + ["set up", "torn down"] * 10  # one before the first repeat
     assert isinstance(deterministic_mode, detmode.DeterministicMode)
     assert torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
@@ -133,8 +133,34 @@ def test_nothing():
     torch.rand(1)
 
 @deterministic
-def test_changes_a_fixture(weight):
-    return weight.add_(1) + 0
+def test_trains_a_fixture(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.rand(4, 2)).square().mean().backward()
+    optimizer.step()
+    return model
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.nn.Linear(2, 2)
+
+@deterministic
+def test_changes_a_fixture(shared):
+    with torch.no_grad():
+        return shared.weight.add_(1) + 0
+
+counts = torch.zeros(2)
+
+@deterministic
+def test_changes_a_global():
+    return counts.add_(1) + 0
+
+class TestSetUp:
+    def setup_method(self):
+        self.weight = torch.rand(2)
+
+    @deterministic
+    def test_it(self):
+        return self.weight.add_(1) + 0
 
 def test_by_function():
     assert_reproducible(vary, torch.zeros(2))
@@ -214,10 +240,14 @@ OUTCOMES = {
     ),
     "test_other": ("FAILED", ["loss (2): 1 of 2 elements differ"]),
     "test_nothing": ("FAILED", ["the repeats give nothing to compare: return tensors"]),
+    # What a test's own fixtures make is made again for each repeat; what lives longer is named.
+    "test_trains_a_fixture": ("PASSED", []),
     "test_changes_a_fixture": (
         "FAILED",
-        ["look for objects that are created once and changed by each run"],
+        ["the runs begin with objects that differ;", "  fixture shared.weight: 4 of 4 elements"],
     ),
+    "test_changes_a_global": ("FAILED", ["  captured counts: 2 of 2 elements differ"]),
+    "TestSetUp::test_it": ("PASSED", []),
     "test_by_function": ("FAILED", ["run 1 gave different bits from run 0"]),
     # Skipping and raising within a marked test mean what they mean elsewhere.
     "test_skip": ("SKIPPED", []),
