@@ -27,6 +27,7 @@ class Interface:
         no_call: the next step where no call ran on a GPU.
         prove: the next step where no call may vary.
         see_rest: the next step where calls were not seen.
+        fill: the next step where filling new memory costs something.
         on_gpu: how what was audited runs on a GPU.
         flags: what is typed for an argument that is a bool, by its name and value.
         options: what is typed before the value of another argument, by its name.
@@ -38,6 +39,7 @@ class Interface:
     no_call: str
     prove: str
     see_rest: str = "to see what the rest does, `detmode record` two runs and `detmode diff` them"
+    fill: str = ""
     on_gpu: str = "`detmode run` the program on a GPU"
     flags: Mapping[tuple[str, bool], str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
@@ -125,6 +127,7 @@ PYTHON = Interface(
     allow='with detmode.allow("OP"), or overrides={"OP": "allow"}',
     no_call="`detmode audit` says what would happen on CUDA, on any machine",
     prove="to prove it, `detmode record --deterministic` two runs and `detmode diff` them",
+    fill="to save filling new memory, `detmode record` says whether anything reads it",
     on_gpu="run it in a DeterministicMode block on a GPU",
 )
 COMMAND = Interface(
@@ -132,6 +135,7 @@ COMMAND = Interface(
     allow='--override OP=allow, or with detmode.allow("OP") in the program',
     no_call=PYTHON.no_call,
     prove="to prove it, `detmode run --twice`",
+    fill=PYTHON.fill,
     flags=_FLAGS,
     options=_OPTIONS,
 )
@@ -150,6 +154,7 @@ TRAINER = Interface(
     'overrides={"OP": "allow"}))',
     no_call=PYTHON.no_call,
     prove="to prove it, `detmode record` two trainings and `detmode diff` them",
+    fill=PYTHON.fill,
     call="DeterministicCallback(DeterministicMode({}))",
 )
 PYTEST = Interface(

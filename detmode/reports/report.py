@@ -138,9 +138,22 @@ class Report(Shown):
         if gaps_of(self.head):
             return interface.see_rest
         if has_met(self.records, self.head):
-            return interface.prove
+            return self._how_to_prove()
         is_simulated = "simulate" in self.head
         return "run what calls PyTorch's operators: none was" if is_simulated else interface.no_call
+
+    def _how_to_prove(self) -> str:
+        # A launcher may start each rank under the command by itself.
+        step = (PYTHON if "world_size" in self.head else self.interface).prove
+        if not self._fills_at_a_cost or not self.interface.fill:
+            return step
+        return f"{step}; {self.interface.fill}"
+
+    @property
+    def _fills_at_a_cost(self) -> bool:
+        """True if PyTorch's flag has filled new memory on a GPU, and not where one is simulated."""
+        filled = any(record.fills_memory for record in self.records)
+        return filled and "cuda" in self.head.get("devices", ()) and "simulate" not in self.head
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the verdict, the next step, and a table, with urgent rows first.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.effects import Effects, effects_of
-from detmode.bits.tensors import bytes_of, is_strided
+from detmode.bits.tensors import bytes_of, is_capturing, is_strided
 from detmode.process.arguments import tensors_in
 from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.compiled_graphs import running
@@ -63,6 +63,8 @@ class CallRecorder:
         """The calls whose results are undefined, as they read undefined memory, by their lines."""
         self.doubtful: Counter[str] = Counter()
         """Those that read memory that is undefined in part, likewise."""
+        self.follows_all = True
+        """False once a call was made whose reading of memory is not known to the byte."""
         self._tensors, self._memory, self._dumps = tensors, memory, dumps
         self._collectives = CollectiveNumbers()
 
@@ -82,6 +84,8 @@ class CallRecorder:
         graph = running.graph
         buffers = graph.undefined_buffers(written) if graph is not None else []
         self._memory.allocated(buffers)
+        if not effects.is_atens or graph is not None or is_capturing():
+            self.follows_all = False
         # A view of an unfinished result does not wait for it.
         is_late = effects.waits or effects.aliases
         if tensors.pending and not is_late:
@@ -161,6 +165,7 @@ class CallRecorder:
         results = [*fresh, *call.written]
         if call.content == PARTLY and memory.spread(effects, call.inputs, results):
             call.content = DEFINED  # as far as it is recorded
+            self.follows_all = False
 
     def _written_by(self, call: _Call, outputs: list[Tensor]) -> tuple[Added, Added]:
         tensors, effects, dump = self._tensors, call.effects, call.dump

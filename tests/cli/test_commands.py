@@ -216,6 +216,22 @@ def test_run_twice(
     assert ("the recordings are in" in ours.stderr) == (status == 1)
 
 
+@pytest.mark.parametrize(
+    ("code", "is_safe"),
+    [("torch.empty(3).fill_(1).sum()", True), ("torch.empty(3).sum()", False), ("1", False)],
+    ids=["written", "unwritten", "no call"],
+)
+def test_a_recording_says_whether_filling_can_be_left(
+    code: str, is_safe: bool, run_command: Run
+) -> None:
+    """In one line, where no recorded call has read memory that nobody had written."""
+    ours = run_command("record", "-o", "run", "-c", f"import torch; {code}")
+    assert ours.returncode == 0, ours.stderr
+    assert ("fill_uninitialized_memory = False is safe" in ours.stderr) == is_safe
+    read = "detmode: note: 1 call read uninitialized memory, and may vary: aten::sum.default at "
+    assert (read in ours.stderr) == ("empty(3).sum" in code)
+
+
 HASHES = "import os; print(os.environ.get('PYTHONHASHSEED'))"
 
 
