@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
 from detmode.cli.program import die_of
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process import log
+from detmode.process.project import as_words, defaults_for
 from detmode.process.spelling import did_you_mean
 from detmode.reports.terminal import has_colour, painted
 
@@ -28,6 +30,9 @@ _COMMANDS = {
     "check this machine": ("doctor", "lock", "verify", "certify"),
 }
 """The modules of :mod:`detmode.cli.commands`, as ``--help`` shows them."""
+
+_OF_PROJECT = ("run", "audit")
+"""The commands for which ``[tool.detmode]`` in ``pyproject.toml`` has defaults."""
 
 _FIRST_STEPS = """\
 first steps:
@@ -84,9 +89,28 @@ def _main(arguments: list[str]) -> int:
     with usage_errors(ValueError):
         log.level()
         log.formatter()
+        if options.command in _OF_PROJECT:
+            options = _with_defaults(parser, commands[options.command], options, arguments)
     options.arguments = arguments
     code: int = options.run(options)
     return code
+
+
+def _with_defaults(
+    parser: _Parser, command: _Parser, options: argparse.Namespace, arguments: list[str]
+) -> argparse.Namespace:
+    """Return the options of a command with those that the project chooses.
+
+    Raises:
+        ProjectError: the project's table is wrong.
+    """
+    typed = {word.partition("=")[0] for word in arguments[: -len(options.program)]}
+    words = as_words(defaults_for(Path.cwd()), command._option_string_actions, typed)
+    if not words:
+        return options
+    command.prog = f"{command.prog}: [tool.detmode] in pyproject.toml"
+    place = arguments.index(options.command) + 1
+    return parser.parse_args([*arguments[:place], *words, *arguments[place:]])
 
 
 def _say_error(program: str, text: str) -> None:

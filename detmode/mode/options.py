@@ -34,6 +34,7 @@ def check_arguments(
     schedule_seed: object,
     compile: object,
     recheck: object,
+    summary: object,
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
@@ -41,6 +42,7 @@ def check_arguments(
         ("strict", strict, ""),
         ("substitute", substitute, ""),
         ("compile", compile, ""),
+        ("summary", summary, ""),
         ("fill_uninitialized_memory", fill_uninitialized_memory, " or None"),
     ):
         if not isinstance(value, bool) and not (optional and value is None):

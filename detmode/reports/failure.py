@@ -7,7 +7,6 @@ from types import TracebackType
 
 from detmode.reports.page import shortened
 from detmode.sites.cells import place_in
-from detmode.sites.user_files import is_own
 
 
 class AbruptEnd(SystemExit):
@@ -39,6 +38,8 @@ def failure_of(error: BaseException | None) -> str | None:
 
 def where(traced: TracebackType | None) -> str:
     """Return the program's innermost line, as `` at file:line``; empty if it has none."""
+    from detmode.sites.user_files import is_own  # needs PyTorch, and `detmode --help` does not
+
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(traced)]
     own = [place_in(file, line) for file, line in lines if is_own(file)]
     return f" at {shortened(own[-1])}" if own else ""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from detmode.process.project import ProjectError, defaults_for
 from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--detmode",
         nargs="?",
-        const="error",
+        const=True,  # as the project chooses
         choices=("error", "warn", "strict"),
         help="run all tests under a DeterministicMode; calls that may vary raise (error, the "
         "default), also where PyTorch is silent (strict), or are listed at the end only (warn)",
@@ -87,7 +88,14 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from detmode.testing.whole_suite import WholeSuite
 
-    config.pluginmanager.register(WholeSuite(config, asked), "detmode-suite")
+    try:
+        project = defaults_for(config.rootpath)
+    except ProjectError as error:
+        raise pytest.UsageError(str(error)) from error
+    if asked is True:
+        asked = "strict" if project.get("strict") else "error"
+        asked = "warn" if project.get("warn-only") else asked
+    config.pluginmanager.register(WholeSuite(config, asked, project), "detmode-suite")
 
 
 # One test

@@ -460,6 +460,22 @@ def test_a_suite_under_strict(suite):
     assert "\x1b[31mmay vary: 1 call at 1 line (CUDA simulated)\x1b[0m" in coloured.stdout.str()
 
 
+def test_defaults_of_a_project(suite, pytester):
+    """[tool.detmode] chooses for --detmode by itself; what is typed wins."""
+    text = "def test_it():\n    torch.hspmm(torch.eye(2).to_sparse(), torch.ones(2, 2))\n"
+    table = '[tool.detmode]\nstrict = true\nsimulate = "cuda"\n'
+    pytester.makepyprojecttoml(table)
+    suite(text, "--detmode").assert_outcomes(failed=1)
+    suite(None, "--detmode=error").assert_outcomes(passed=1)
+    pytester.makepyprojecttoml(table + 'override = ["aten::hspmm=allow"]\n')
+    suite(None, "--detmode").assert_outcomes(passed=1)
+    suite(None, "--detmode", "--detmode-override=aten::hspmm=error").assert_outcomes(failed=1)
+    pytester.makepyprojecttoml("[tool.detmode]\nstrikt = true\n")
+    result = suite(None, "--detmode")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no option 'strikt'; did you mean 'strict'?"])
+
+
 def test_a_suite_whose_calls_are_made_twice(suite):
     """The test fails whose call differs, and none that comes later; its marker can ask as well."""
     result = suite(

@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
     make_mode = partial(mode_of, options, **selected, **policy(options))
     mode = make_mode()
     lock = RunLock(options, mode) if options.locked or options.write_lock else None
-    if lock is not None and lock.is_refused:
+    if lock is not None and lock.refusal is not None:
+        _write_refusal(options, mode.report(), lock.refusal)
         return 1
     if options.warm:
         _warm(options)
@@ -112,6 +113,14 @@ def run(options: argparse.Namespace) -> int:
     contexts += [on_cpu(options), *([lock.choices] if lock is not None else [])]
     with report.given_early():
         return run_to_end(options, program, contexts, report.tell, check)
+
+
+def _write_refusal(options: argparse.Namespace, report: Report, refusal: str) -> None:
+    """Write the files of a run that did not start, so that none of an earlier run stays."""
+    rank = rank_of()
+    if rank is None or rank.number == 0:
+        report.head["failure"] = refusal
+        write_files(options, report)
 
 
 class _RunReport:
