@@ -19,7 +19,7 @@ def usage_errors(
     Args:
         errors: the types of errors.
         about: the begin of their texts.
-        told: makes the rest of a text of an error's.
+        told: puts the text of an error into the user's words.
     """
     try:
         yield

@@ -23,14 +23,14 @@ class Interface:
 
     Args:
         name: the name in a report's JSON.
-        allow: how a program accepts an operator that may vary; ``OP`` stands for its name.
+        allow: the ways to accept an operator that may vary; ``OP`` stands for its name.
         no_call: the next step where no call ran on a GPU.
         prove: the next step where no call may vary.
         see_rest: the next step where calls were not seen.
         fill: the next step where filling new memory costs something.
-        on_gpu: how what was audited runs on a GPU.
-        flags: what is typed for an argument that is a bool, by its name and value.
-        options: what is typed before the value of another argument, by its name.
+        on_gpu: the way to run on a GPU what was audited.
+        flags: the spelling of an argument that is a bool, by its name and value.
+        options: the text before the value of another argument, by its name.
         call: the place of an argument for which nothing else is typed.
     """
 

@@ -48,7 +48,7 @@ def as_words(project: Mapping[str, Any], known: Container[str], typed: Container
     Args:
         project: the options.
         known: the command's options, such as ``"--strict"``.
-        typed: those that somebody has typed, which win.
+        typed: those of the command line, which win.
     """
     words: list[str] = []
     for name, value in project.items():

@@ -84,7 +84,8 @@ class CallRecorder:
         graph = running.graph
         buffers = graph.undefined_buffers(written) if graph is not None else []
         self._memory.allocated(buffers)
-        if not effects.is_atens or graph is not None or is_capturing():
+        is_captured = bool(inputs) and inputs[0].is_cuda and is_capturing()
+        if not effects.is_atens or graph is not None or is_captured:
             self.follows_all = False
         # A view of an unfinished result does not wait for it.
         is_late = effects.waits or effects.aliases

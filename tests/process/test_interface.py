@@ -55,7 +55,7 @@ OTHERS = {
 
 
 def said(interface: Interface, options: dict[str, Any], call: Callable[[], object]) -> str:
-    """What a mode says of a call: in errors and warnings, after PyTorch's text, and in reports."""
+    """The text of a mode on a call: errors and warnings, after PyTorch's own, and reports."""
     mode = DeterministicMode(**{"simulate": "cuda", **options})
     mode.start_through(interface)
     texts = []

@@ -28,7 +28,7 @@ def test_the_nearest_project(tmp_path: Path) -> None:
 
 
 def test_options_as_they_are_typed(tmp_path: Path) -> None:
-    """What a command does not know is left out, and what contradicts an option that was typed."""
+    """An option is left out that a command does not know, or that contradicts a typed one."""
     (tmp_path / "pyproject.toml").write_text(TABLE)
     project = defaults_for(tmp_path)
     overrides = ["--override=aten::histc=allow", "--override=torchvision::*=warn"]

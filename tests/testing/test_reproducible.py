@@ -153,7 +153,7 @@ def test_what_is_captured_is_named():
 
 
 def test_what_differs_from_outside_is_no_guess():
-    """What holds tensors in its own way cannot be named; no call of the run made them."""
+    """Tensors in an unknown object cannot be named; the message says that no call made them."""
     holder = types.SimpleNamespace(weight=torch.zeros(3))
     with pytest.raises(AssertionError, match="no call before it gave other bits") as error:
         assert_reproducible(lambda: holder.weight.add_(1).clone())
