@@ -279,6 +279,7 @@ def foreign(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+# Some of the calls read what they have not written, and are told so.
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
 @pytest.mark.parametrize(
     ("call", "options", "expected"),
