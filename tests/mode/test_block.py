@@ -306,7 +306,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
             counter.count(*given[0])
 
     for _ in range(20):
-        counter, start = RowCounter(made.logger), Barrier(threads)
+        counter, start = RowCounter(made.logger, made.interface), Barrier(threads)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, [counter] * threads, [start] * threads))
         total = threads * calls
