@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -105,7 +106,9 @@ def _with_defaults(
         ProjectError: the project's table is wrong.
     """
     typed = {word.partition("=")[0] for word in arguments[: -len(options.program)]}
-    words = as_words(defaults_for(Path.cwd()), command._option_string_actions, typed)
+    words: list[str] = []
+    with suppress(FileNotFoundError):  # the working directory is gone
+        words = as_words(defaults_for(Path.cwd()), command._option_string_actions, typed)
     if not words:
         return options
     command.prog = f"{command.prog}: [tool.detmode] in pyproject.toml"

@@ -744,7 +744,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
         ReportRow(*sin, 1, "/a.py:1", "Net.b"),
     ]
     config.pluginmanager.register(types.SimpleNamespace(), "dsession")
-    boss = WholeSuite(config, "warn")
+    boss = WholeSuite(config, "warn", {})
     loop = boss.pytest_runtestloop()
     next(loop)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -759,7 +759,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
     config.pluginmanager.unregister(name="dsession")
     config.pluginmanager.unregister(name="detmode-completeness")
     config.workerinput, config.workeroutput = {}, {}
-    worker = WholeSuite(config, "warn")
+    worker = WholeSuite(config, "warn", {})
     loop = worker.pytest_runtestloop()
     next(loop)
     assert torch.are_deterministic_algorithms_enabled()
