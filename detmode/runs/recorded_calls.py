@@ -85,7 +85,7 @@ class CallRecorder:
         buffers = graph.undefined_buffers(written) if graph is not None else []
         self._memory.allocated(buffers)
         is_captured = bool(inputs) and inputs[0].is_cuda and is_capturing()
-        if not effects.is_atens or graph is not None or is_captured:
+        if graph is not None or is_captured:
             self.follows_all = False
         # A view of an unfinished result does not wait for it.
         is_late = effects.waits or effects.aliases
@@ -118,6 +118,8 @@ class CallRecorder:
     def end(self, call: _Call, result: Any, place: CallSite) -> Sides:
         """Record what a call has written; return its inputs, its outputs, and what it wrote."""
         outputs = results_of(result, call.written)
+        if not call.effects.is_atens and (call.inputs or outputs):  # a profiler's have neither
+            self.follows_all = False
         known, fresh = self._fresh(call, outputs)
         if call.before is None:
             if call.effects.waits or fresh:

@@ -263,6 +263,12 @@ def written_first() -> None:
     torch.nn.functional.gelu(memory.view(2, 4)).sum()
 
 
+def trained() -> None:
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    torch.optim.SGD(model.parameters()).step()
+
+
 def read_in_part() -> None:
     memory = torch.empty(8)
     memory[:4] = 1
@@ -286,6 +292,7 @@ def foreign(x: torch.Tensor) -> torch.Tensor:
     [
         pytest.param(written_first, {}, True, id="written first"),
         pytest.param(written_first, {"level": "module"}, True, id="by module"),
+        pytest.param(trained, {}, True, id="a training"),
         pytest.param(lambda: None, {}, False, id="no call"),
         pytest.param(lambda: torch.empty(8).sum(), {}, False, id="read"),
         pytest.param(read_in_part, {}, False, id="read element by element"),

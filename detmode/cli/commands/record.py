@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 
 _FILL = (
-    "no recorded call read uninitialized memory: "
+    "no recorded call read uninitialized memory:\n"
     "torch.utils.deterministic.fill_uninitialized_memory = False is safe for these"
 )
 
