@@ -204,14 +204,6 @@ def most_shared(index: int) -> int:
     return int(cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"])
 
 
-def lasting_stream(index: int) -> int | None:
-    """The current stream of the GPU `index`; see `detmode.cuda.lasting_stream`."""
-    if index != torch._C._cuda_getDevice() or torch.cuda.is_current_stream_capturing():
-        return None
-    stream: int = torch._C._cuda_getCurrentRawStream(index)
-    return stream
-
-
 def load(source: Source, entry: str, device: torch.device) -> bool:
     """Load an entry as its first launch on `device` would; true if that compiled it.
 

@@ -189,15 +189,6 @@ def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.Monke
     assert (other.compiled, other.found, len(driver.loaded)) == ((), kernels, 4)
 
 
-def test_a_stream_that_lasts(driver: Driver) -> None:
-    """The current stream does, but not in a capture, nor that of another GPU; the CPU has none."""
-    assert device.lasting_stream(0) == 1234
-    assert device.lasting_stream(1) is None
-    driver.capturing = True
-    assert device.lasting_stream(0) is None
-    assert cuda.lasting_stream(torch.zeros(1)) is None
-
-
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:
     """Launching raises RuntimeError with the sentence if launches cannot work."""
     monkeypatch.setattr(device, "unavailable", lambda: "No driver.")
