@@ -296,7 +296,7 @@ def test_strips_of_one_block_wait_for_one_another(
 def test_the_shared_memory_of_a_gpu_changes_no_bit(
     move_rows: Callable[..., None], size: int, each: int, in_memory: Way
 ) -> None:
-    """Planes that are cut for a block of Turing, Ada and Hopper have the bits of those in memory."""
+    """Planes cut for a block of Turing, Ada and Hopper have the bits of those in memory."""
     maker, shape = Maker(torch.float32, seed=5), Rows(64, 100, 1, size)
     index, source = maker.integers(0, size, 6400), maker.normal(6400)
     move = move_of(maker.normal(64 * size), index, source, shape)
