@@ -69,7 +69,8 @@ struct segment_sums {
     return {values[j * columns + column]};
   }
   __device__ __forceinline__ value_t value(value_t loaded) const { return loaded; }
-  __device__ __forceinline__ void store(int64_t key, value_t value, value_t) const {
+  __device__ __forceinline__ void store(int64_t key, value_t value, value_t, int64_t,
+                                        int64_t) const {
     output[key * columns + column] = value.sum;
   }
   __device__ __forceinline__ void carry(int64_t slot, int64_t key, value_t value) const {

@@ -54,8 +54,8 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t> store{
-        column_of(out, column, size, inner), nullptr, 0, 0, inner, include_self};
+    row_store<row_t, width, int64_t> store{column_of(out, column, size, inner), nullptr, inner,
+                                           include_self};
     store.put(destination, runs, mean ? met : 0, store.initial(destination));
   }
 }

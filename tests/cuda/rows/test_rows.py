@@ -169,13 +169,18 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
     last_wins.assert_last_wins(found, out, move.to, source)
 
 
-@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]))
-def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int) -> None:
-    """Several levels of carries, and the integers beside them."""
-    move = many(dtype, seed, spread)
+@given(
+    seed=SEEDS,
+    dtype=exact_sums.DTYPES,
+    spread=st.sampled_from([1, 2, 50]),
+    mean=st.booleans(),
+)
+def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
+    """Several levels of carries, and the integers beside them; a mean counts across all levels."""
+    move, mean = many(dtype, seed, spread), mean and not dtype.is_complex
     for way in (Way.SORTED, Way.SINGLY):
-        found = in_schedules(lambda way=way: move.run(add_rows, way), seed)
-        exact_sums.assert_exact(found, move.out, move.to, move.source)
+        found = in_schedules(lambda way=way: move.run(add_rows, way, mean=mean), seed)
+        exact_sums.assert_exact(found, move.out, move.to, move.source, mean=mean)
 
 
 def many(dtype: torch.dtype, seed: int, spread: int) -> Move:
