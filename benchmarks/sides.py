@@ -205,7 +205,7 @@ class Row:
         sample: the input's name.
         dtype: its dtype.
         contention: as in :class:`Workload`.
-        n_bytes: what a kernel has to read of the inputs, once, and outputs written once.
+        n_bytes: those that a kernel has to read of the inputs, once, and outputs written once.
         floor: seconds in which a copy moves so many bytes.
         failure: the claim that does not hold, or the error; then nothing was timed.
         times: by side, each a spread, or why the side cannot run.

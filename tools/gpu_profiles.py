@@ -1,4 +1,4 @@
-"""What of a day on a GPU is run first where there are minutes: two calls, families, an order."""
+"""Parts of a day on a GPU for few minutes: two calls, some families, an order by seconds."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def chosen(
         old: see :func:`second`.
 
     Raises:
-        ValueError: what is asked for does not go together; or as :func:`changed.since`.
+        ValueError: options that do not go together; or as :func:`changed.since`.
     """
     if profile == "second" and old is None:
         raise ValueError("--profile second needs --old, a folder with the other version's detmode")

@@ -1,4 +1,4 @@
-"""What a day on a GPU runs: stages of jobs, and what is read of their output."""
+"""The stages of a day on a GPU: their jobs, and how their output is read."""
 
 from __future__ import annotations
 

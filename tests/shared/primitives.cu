@@ -213,6 +213,22 @@ __global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ fou
   *found = count_before(words, 1, tile, static_cast<int32_t>(count));
 }
 
+__global__ void scaled_two_ways(const float* __restrict__ addends,
+                                const int64_t* __restrict__ powers, int64_t* __restrict__ in_double,
+                                int64_t* __restrict__ by_shift, int64_t n) {
+  using part = accumulator_detail::component<float>;
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    uint64_t word = part::F::to_bits(addends[i]);
+    int exponent = part::exponent_of(word);
+    uint64_t fraction = part::fraction_of(word);
+    uint64_t significand = exponent != 0 ? fraction | (uint64_t(1) << 23) : fraction;
+    int shift = static_cast<int>(powers[i]) + (exponent != 0 ? exponent : 1) - part::F::bias - 23;
+    in_double[i] = part::scaled_in_double(addends[i], powers[i]);
+    by_shift[i] =
+        part::scaled_by_shift(static_cast<uint32_t>(significand), part::negative(word), shift);
+  }
+}
+
 __global__ void shifted_right(const int64_t* __restrict__ values,
                               const int64_t* __restrict__ shifts, int64_t* __restrict__ output,
                               int64_t n) {
