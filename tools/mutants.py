@@ -199,10 +199,6 @@ UNDONE = (
         "test_hooks.py", ("callbacks.py", "_waiting.get_future", "not future.done()", "False")
     ),
     *_seen_by(
-        "rows/test_interpolation.py -k kept",
-        ("interpolation_tables.py", "kept_tables", "or found.used > CAPACITY", ""),
-    ),
-    *_seen_by(
         "test_allocation.py",
         ("allocation.py", "on_cpu", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
     ),
@@ -258,8 +254,8 @@ COMPILED = (
 SITES = (
     *_seen_by(
         "test_allow.py test_forward_memory.py",
-        ("forward_memory.py", "ByNode.of", "- node.name().endswith(_COPY_SLICES)", ""),
-        ("forward_memory.py", "ForwardMemory._allowed_around", ", *_nodes_around()", ""),
+        ("autograd_nodes.py", "ByNode.of", "- node.name().endswith(COPY_SLICES)", ""),
+        ("forward_memory.py", "ForwardMemory._allowed_around", ", *nodes_around()", ""),
     ),
     *_seen_by(
         "tests/mode test_programs.py",
@@ -320,7 +316,8 @@ UNSEEN = (
     ),
     *_seen_by(
         "test_accumulator.py",
-        ("accumulator.cuh", "scale", "parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
+        ("accumulator.cuh", "scaled_in_double", "return __double2ll_rn(", "return __double2ll_rz("),
+        ("accumulator.cuh", "scaled_by_shift", "below_half + odd)", "below_half)"),
     ),
     *_seen_by("test_versions.py -k both_ends", ("chain.py", "on_mps", '"2.15"', '"2.14"')),
     *_seen_by(

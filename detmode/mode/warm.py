@@ -58,6 +58,8 @@ def warm(
     without a first call of the same sizes. Where several processes share the cache, as the ranks of
     a node do, each kernel is compiled by one of them, while the others take the next ones or wait.
 
+    >>> warmed = detmode.warm("aten::index_add", dtypes=[torch.float32], device="cpu")
+
     Args:
         operators: operators or overloads, by name or as objects of ``torch.ops``, or globs
             (``"aten::upsample_*"``); a backward operator is named itself. Or a table, of which
@@ -89,13 +91,13 @@ def warm(
     random.Random(os.getpid()).shuffle(jobs)
     unit = "libraries" if place.type == "cpu" else "kernels"
     compiled: list[str] = []
-    found: list[str] = []
+    cached: list[str] = []
     for source, entries in progress(jobs, "compiling", unit):
         new = cuda.load(source, entries, place)
         for entry in entries:
-            (compiled if entry in new else found).append(f"{source.name}: {entry}")
+            (compiled if entry in new else cached).append(f"{source.name}: {entry}")
     warmed = Warmed(
-        place, tuple(sorted(compiled)), tuple(sorted(found)), time.perf_counter() - start
+        place, tuple(sorted(compiled)), tuple(sorted(cached)), time.perf_counter() - start
     )
     logger_for(None).info("%s", warmed)
     return warmed

@@ -116,7 +116,7 @@ class Probe(RunObserver):
             if known is None:
                 known = self._overloads[func] = self._facts_of(func)
             effects, reason = known
-            place = place or self._places.of_call(inputs)
+            place = place or self._forward.place_of_call(self._paths, inputs)
             call = _Probed(effects, args, kwargs, run, place)
             reason = reason or why_not(effects, inputs, values)
             if reason is not None:
@@ -224,6 +224,10 @@ def probe(
 
     Between the repeats of a call, the number of CPU threads, the schedule of the host runner or the
     load of the GPU is varied where possible. The results of ``fn`` do not change.
+
+    >>> report = detmode.probe(torch.cumsum, torch.ones(3), 0)
+    >>> report.rows
+    ()
 
     Args:
         fn: the function to run; its backward is probed if ``fn`` runs it.

@@ -39,6 +39,11 @@ class RuleTable(Value):
     ``table + rules`` is a new table in which the added rules are tried first; there is no global
     registry.
 
+    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> table = detmode.default_rules() + [rule]
+    >>> with detmode.DeterministicMode(rules=table):
+    ...     sums = torch.ones(3).cumsum(0)
+
     Args:
         rules: the rules, in order; those of one operator form its chain.
         family: the name of the rows in reports. Named families cover several versions of PyTorch
@@ -95,11 +100,10 @@ class RuleTable(Value):
         return cls._of(rows, forwards)
 
     def __add__(self, other: RuleTable | Iterable[Rule]) -> RuleTable:
-        if not isinstance(other, RuleTable):
-            other = RuleTable(other)
-        shadowed = {_key(row) for row in other._rows}
+        added = other if isinstance(other, RuleTable) else RuleTable(other)
+        shadowed = {_key(row) for row in added._rows}
         remaining = [row for row in self._rows if _key(row) not in shadowed]
-        return RuleTable._of([*other._rows, *remaining], self._forwards | other._forwards)
+        return RuleTable._of([*added._rows, *remaining], self._forwards | added._forwards)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows)
