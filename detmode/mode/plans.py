@@ -18,16 +18,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from types import CodeType
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import calls_aten, player
-from detmode.cuda.recorder import form_of, range_of, recording, share_memory
+from detmode.cuda.recorder import range_of, recording, share_memory
+from detmode.mode.forms import GUARDS, FormFunctions, Matcher
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
@@ -59,8 +59,6 @@ _VARIANTS = 8
 
 _count_modes = torch._C._len_torch_dispatch_stack
 _get_trace = torch._C._get_tracing_state
-# A version of PyTorch without them would have no plans.
-_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _logger = logging.getLogger("detmode.plans")
 _refusals: Counter[tuple[str, str]] = Counter()
 
@@ -109,7 +107,7 @@ class Plans:
     """
 
     def __init__(self, overload: OverloadInfo) -> None:
-        self._form_functions = _FormFunctions(overload.func)
+        self._form_functions = FormFunctions(overload.func)
         # A form of which one call was made has none yet.
         self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
 
@@ -211,7 +209,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
     actions = [row.rule.action for row in overload.rows]
     substitutes = [action for action in actions if isinstance(action, Substitute)]
     if (
-        _guards is None
+        GUARDS is None
         or overload.twin is not None
         or not any(action.launches for action in substitutes)
         or not all(_is_launcher(action.function) for action in substitutes)
@@ -299,138 +297,8 @@ def _variant(call: Handled, plan: Plan | None) -> _Variant:
     """Return the variant of a call, whose plan is given."""
     gradients = any(tensor.requires_grad for tensor in call.tensors)
     if plan is None:
-        return _Variant(_Matcher(call, ()).function(), None, gradients)
+        return _Variant(Matcher(call, ()).function(), None, gradients)
     play = player(plan, call.tensors[0].get_device())
     if calls_aten(plan):
         play = functools.partial(own_calls.run, play)
-    return _Variant(_Matcher(call, plan.writes).function(), play, gradients)
-
-
-class _FormFunctions(dict[int, Callable[[tuple[Any, ...], dict[str, Any]], Any]]):
-    """By the number of positional arguments: what returns the form of a call with so many."""
-
-    def __init__(self, func: torch._ops.OpOverload) -> None:
-        self._func = func
-
-    def __missing__(self, number: int) -> Callable[..., Any]:
-        arguments = self._func._schema.arguments
-        parts = [
-            _part_of_form(str(argument.type), f"args[{i}]")
-            for i, argument in enumerate(arguments[:number])
-        ]
-        parts += [
-            _part_of_form(str(argument.type), f"kwargs.get({argument.name!r})")
-            for argument in arguments
-            if argument.kwarg_only
-        ]
-        function = eval(f"lambda args, kwargs: ({number}, {', '.join(parts)})")
-        self[number] = function
-        return cast("Callable[..., Any]", function)
-
-
-def _part_of_form(kind: str, value: str) -> str:
-    """Return what an argument, of some type of a schema, adds to a form."""
-    if kind == "Tensor":
-        return f"{value}.shape"
-    if kind == "Optional[Tensor]":
-        return f"{value} is None"
-    if "List" in kind:
-        if "Tensor" in kind:
-            return f"len({value})"
-        return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
-    if "number" in kind or "float" in kind:
-        # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-        return f"repr({value})"
-    return value
-
-
-class _Matcher:
-    """The text of a function that tells the calls of a variant, once their form is known.
-
-    It returns the tensors of a call, and then the addresses of their first elements.
-
-    Args:
-        call: of the variant.
-        writes: the positions of the tensors that it writes to, which share memory with no other.
-    """
-
-    def __init__(self, call: Handled, writes: Sequence[int]) -> None:
-        self._writes = writes
-        self._names: list[str] = []
-        self._tensors: list[Tensor] = []
-        self._constants: list[Any] = []
-        self._conditions: list[str] = []
-        for number, value in enumerate(call.args):
-            self._look_at(f"args[{number}]", value)
-        for name in call.signature.names:
-            if name in call.kwargs:
-                self._look_at(f"kwargs[{name!r}]", call.kwargs[name])
-
-    def _look_at(self, name: str, value: Any) -> None:
-        """Note the tensors of an argument, and where others have some."""
-        if isinstance(value, Tensor):
-            self._names.append(name)
-            self._tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            for number, part in enumerate(value):
-                if part is None:
-                    self._conditions.append(f"{name}[{number}] is None")
-                self._look_at(f"{name}[{number}]", part)
-
-    def function(self) -> Callable[..., Any]:
-        """Return the function."""
-        self._guard()
-        taken = ", ".join(self._names)
-        addresses = [f"p{number}" for number in range(len(self._names))]
-        lines = [
-            f"if not ({' and '.join(self._conditions)}): return None",
-            *(f"{p} = {name}.data_ptr()" for p, name in zip(addresses, self._names)),
-            f"if {' or '.join(self._differences())}: return None",
-            f"return {taken}, {', '.join(addresses)}",
-        ]
-        names = ", ".join(f"c{number}" for number in range(len(self._constants)))
-        body = "\n        ".join(lines)
-        text = (
-            f"def make({names}):\n    def match(args, kwargs):\n        {body}\n    return match\n"
-        )
-        namespace: dict[str, Any] = {}
-        exec(_compile(text), namespace)
-        return cast("Callable[..., Any]", namespace["make"](*self._constants))
-
-    def _guard(self) -> None:
-        """Note the conditions that PyTorch's own functions check."""
-        tensors = self._tensors
-        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-        guards = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        self._conditions.append(f"{self._name(guards.check)}({', '.join(self._names)})")
-        if any(tensor.requires_grad for tensor in tensors):
-            is_enabled = torch.is_grad_enabled
-            self._conditions.append(f"{self._name(is_enabled)}() is {is_enabled()}")
-        if tensors[0].is_cuda:
-            current = self._name(torch._C._cuda_getDevice)
-            self._conditions.append(f"{current}() == {tensors[0].get_device()}")
-
-    def _differences(self) -> Iterator[str]:
-        """Return what tells other alignments, and memory that is written and shared."""
-        begins = [tensor.data_ptr() % 16 for tensor in self._tensors]
-        aligned = [f"p{number}" for number, begin in enumerate(begins) if not begin]
-        if aligned:
-            yield f"({' | '.join(aligned)}) & 15"
-        yield from (f"p{number} & 15 != {begin}" for number, begin in enumerate(begins) if begin)
-        ends = [
-            f"p{number} + {self._name(form_of(tensor).nbytes)}"
-            for number, tensor in enumerate(self._tensors)
-        ]
-        for target in self._writes:
-            for source in range(len(ends)):
-                if source != target:
-                    yield f"p{target} < {ends[source]} and p{source} < {ends[target]}"
-
-    def _name(self, constant: Any) -> str:
-        self._constants.append(constant)
-        return f"c{len(self._constants) - 1}"
-
-
-@functools.lru_cache(1 << 10)
-def _compile(text: str) -> CodeType:
-    return compile(text, "<detmode form>", "exec")
+    return _Variant(Matcher(call, plan.writes).function(), play, gradients)
