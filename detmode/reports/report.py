@@ -17,6 +17,7 @@ from detmode.reports.page import Page, Table, plural, shortened
 from detmode.reports.report_row import ReportRow
 from detmode.reports.rows import ACTIONS, COLUMNS, ERROR, WARN, row_of, text_of
 from detmode.reports.shown import Shown
+from detmode.reports.terminal import wrapped
 from detmode.reports.timeline import timeline_of
 from detmode.reports.verdict import gaps_of, has_met, limits_of, verdict_of
 
@@ -132,15 +133,16 @@ class Report(Shown):
         return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
-        """Return the verdict, the next step, and a table, with urgent rows first.
+        """Return the verdict, the next step, and the rows below their lines, urgent ones first.
 
-        Files are relative to the working directory, or to where packages are installed.
+        Files are relative to the working directory, or to where packages are installed. The text of
+        a line is what its file has now.
 
         Args:
             long: every row, as a paragraph with all that is known of it. Otherwise rows that only
                 fill new memory are one line together.
-            width: the columns of the terminal. Below 120, or where the table does not fit, each
-                row takes two lines. ``None`` is as wide as the table is.
+            width: the columns of the terminal, which no line exceeds. ``None`` is for files and
+                pipes: lines as long as they are, and every row.
             colour: the verdict and the actions in colour.
         """
         parts = [self.opening(width=width, colour=colour)]
@@ -153,12 +155,13 @@ class Report(Shown):
         if filling:
             calls = sum(record.count for record in filling)
             lines = len({record.site for record in filling})
-            parts.append(
+            filled = (
                 f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
                 f"{'fill' if calls > 1 else 'fills'} new memory"
             )
+            parts.append(wrapped("", filled, width))
         if self._rechecked:
-            parts.append(self._rechecked)
+            parts.append(wrapped("", self._rechecked, width))
         return "\n\n".join(parts)
 
     @property
