@@ -383,7 +383,8 @@ def test_the_divergent_call_is_opened_with_both_sides(comparison: detmode.Compar
     assert opened.title == "The runs diverge at this call"
     assert Fact("operator", *["aten::addmm.default"] * 2) in opened.facts
     assert [fact.name for fact in opened.facts if fact.differs] == ["output 0"]
-    assert {"line", "called", "module", "input 0", "input 2"} <= {fact.name for fact in opened.facts}
+    names = {fact.name for fact in opened.facts}
+    assert {"line", "called", "module", "input 0", "input 2"} <= names
     text = Checked(comparison.to_html()).text
     for fact in opened.facts:
         assert shortened(fact.first) in text
