@@ -44,7 +44,7 @@ def by_line(entries: Iterable[Entry], width: int | None, *, everything: bool = T
     for entry in islice(entries, None if everything or width is None else _ROWS):
         lines.setdefault(entry.row.own_line, []).append(entry)
     parts = [
-        "\n".join([_line(rows[0].row, width), *(_text(entry, width) for entry in rows)])
+        "\n".join([line_of(rows[0].row, width), *(_text(entry, width) for entry in rows)])
         for rows in lines.values()
     ]
     rest = len(list(entries))
@@ -55,7 +55,7 @@ def by_line(entries: Iterable[Entry], width: int | None, *, everything: bool = T
     return "\n".join(parts)
 
 
-def _line(row: TableRow, width: int | None) -> str:
+def line_of(row: TableRow, width: int | None) -> str:
     """Return the user's line: its place, and its text as far as there is room."""
     place = fitting_path(in_a_line(shortened(row.own_line)), width)
     return cut(f"{place}  {in_a_line(row.source)}", width).rstrip()

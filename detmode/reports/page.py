@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from detmode.process.text import in_a_line
 from detmode.reports.terminal import wrapped
@@ -63,6 +64,11 @@ class TableRow:
     source: str = ""
     called: str = ""
     is_point: bool = False
+
+    @property
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """Names and texts of all that has no column: the code, the function's name, and more."""
+        return *filter(itemgetter(1), (("code", self.source), ("called", self.called))), *self.more
 
     @property
     def own_line(self) -> str:

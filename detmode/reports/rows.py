@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from detmode.process.rank import written
 from detmode.process.text import in_a_line
-from detmode.reports.by_line import Entry, by_line
+from detmode.reports.by_line import Entry, by_line, line_of
 from detmode.reports.page import Group, Table, TableRow, plural, shortened
 from detmode.reports.terminal import painted, paragraphs
 from detmode.reports.written_as import written_as
@@ -84,8 +84,7 @@ def _paragraph(
     row: TableRow, columns: Sequence[str], cells: list[str], width: int | None, level: str
 ) -> str:
     """Return all that is known of a row."""
-    overload, *others = cells
-    names = (columns[0], "called", "line", *columns[1:], *(name for name, _ in row.more))
+    names = ("line", "called", *columns, *(name for name, _ in row.more))
     more = (in_a_line(text) for _, text in row.more)
-    text = paragraphs(names, [[overload, row.called, in_a_line(row.source), *others, *more]], width)
+    text = paragraphs(names, [[line_of(row, width), row.called, *cells, *more]], width)
     return text.replace(f" {row.group}", f" {painted(row.group, level)}", 1)

@@ -55,8 +55,8 @@ def test_a_report_begins_with_the_line(tmp_path: Path, monkeypatch: pytest.Monke
     assert "F.interpolate (backward)" in lines[place + 1]
     assert "aten::upsample_bilinear2d_backward" in "".join(lines[place + 1 :])
     long = mode.report().text(long=True)
-    assert '  line       F.interpolate(image, 9, mode="bilinear").sum().backward()' in long
-    assert "  called     F.interpolate" in long
+    assert '  F.interpolate(image, 9, mode="bilinear").sum().backward()\n  called ' in long
+    assert "  called     F.interpolate\n  overload   aten::upsample_bilinear2d_backward" in long
 
 
 def test_a_comparison_begins_with_the_line(tmp_path: Path) -> None:

@@ -415,8 +415,9 @@ def test_the_text(monkeypatch):
         assert lines[-1] == "1,003 more calls at 2 lines only fill new memory"
     assert "  family     uninitialized_memory" in report.text(long=True)
     told = Report([long]).text(long=True, width=80).partition("\n\n")[2].splitlines()
-    assert told[0] == "aten::put_.default"
+    assert told[0] == "train.py:9"
     assert {
+        "  overload    aten::put_.default",
         "  site        lib/conv.py:3",
         "  outer_site  train.py:9",
         "  because     it races",
