@@ -425,6 +425,18 @@ def test_the_text(monkeypatch):
     } <= set(told)
 
 
+def test_a_screen_of_rows():
+    """A terminal gets the first rows and a count; a file, and who asks for all, get every row."""
+    rows = [replace(ROW, site=f"train.py:{line}") for line in range(1, 21)]
+    report = Report([*rows, replace(ROW, action="error", site="train.py:99")])
+    shown = report.text(width=80)
+    assert shown.index("train.py:99") < shown.index("train.py:1\n")
+    assert "train.py:12\n" not in shown
+    assert shown.endswith("+ 9 rows (--all, or long=True, shows them)")
+    for text in (report.text(), report.text(long=True, width=80)):
+        assert all(f"{row.site}\n" in text for row in rows)
+
+
 def test_json_round_trip(mode):
     """``from_json`` gives back what ``to_json`` wrote: an object that says what made it."""
     with mode() as made:
