@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import linecache
 import os
+from functools import lru_cache
 
 
+@lru_cache(1 << 10)
 def source_of(site: str) -> str:
     """Return the text of the line that a site names as "file:line"; empty where it is not known.
 
