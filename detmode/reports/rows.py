@@ -10,7 +10,6 @@ from detmode.process.text import in_a_line
 from detmode.reports.by_line import Entry, by_line, line_of
 from detmode.reports.page import Group, Table, TableRow, plural, shortened
 from detmode.reports.terminal import painted, paragraphs
-from detmode.reports.written_as import written_as
 from detmode.sites.source_lines import source_of
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site"
 
 def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
     """Return a row as a line of the table."""
+    from detmode.reports.written_as import written_as  # needs PyTorch; a report is read without
+
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
     outside = (None,) if sum(record.modules.values()) < record.count else ()
     outer = record.outer_site if record.outer_site != record.site else None
