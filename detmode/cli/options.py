@@ -60,8 +60,8 @@ def policy(group: Place) -> None:
         group,
         "--override",
         "OP=ACTION",
-        "an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
-        "aten::histc=allow; repeatable",
+        "an operator, overload, glob or module to allow, warn, error, native or substitute, e.g. "
+        "aten::histc=allow, Net.head=warn; repeatable",
         type=as_override,
     )
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
@@ -29,6 +30,9 @@ _COMMANDS = {
     "check this machine": ("doctor", "lock", "verify", "certify"),
 }
 """The modules of :mod:`detmode.cli.commands`, as ``--help`` shows them."""
+
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""The function of each shell that completes names of files, as in ``shtab.FILE``."""
 
 _FIRST_STEPS = """\
 first steps:
@@ -62,6 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a table has seen enough (`detmode rules | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of all commands, from which shtab writes completion for a shell."""
+    parser, commands = _parsers()
+    (listed,) = (action for action in parser._actions if action.choices is commands)
+    listed.help = "a command"  # --help shows them in its own words
+    for command in commands.values():
+        for action in command._actions:
+            if action.type is Path or action.dest == "program":
+                setattr(action, "complete", _FILES)  # noqa: B010 -- an attribute that shtab reads
+    return parser
 
 
 def _main(arguments: list[str]) -> int:
@@ -122,6 +138,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
             examples = (f"  detmode {name} {example}" for example in module.EXAMPLES)
             added = commands.add_parser(
                 name,
+                help=module.ABOUT,
                 description=f"{module.ABOUT[:1].upper()}{module.ABOUT[1:]}.",
                 epilog="\n".join(["examples:", *examples]),
             )

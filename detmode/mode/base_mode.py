@@ -13,6 +13,7 @@ import torch
 from detmode.mode.decide import Decision, Policy, decide
 from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
+from detmode.mode.module_overrides import by_precision
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import OverloadInfo, is_elementwise
 from detmode.mode.row_counter import RowCounter
@@ -20,6 +21,7 @@ from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import original_of
 
@@ -32,12 +34,15 @@ class BaseMode(CompiledInside):
     Args:
         policy: settings that the decisions depend on.
         table: the rules.
-        overrides: actions, by the names or globs that they are for.
+        overrides: actions, by the names or globs of operators, or the paths of modules, that they
+            are for.
         simulate: a device type, on which CPU and meta tensors count as tensors.
         compiles: false if functions given to ``torch.compile`` run operator by operator.
         logger: gets the warnings, and a line for each call.
 
     Attributes:
+        overrides: those of operators.
+        module_overrides: those of modules, the most precise first.
         overloads: by what an overload calls, the facts; None if its calls are not intercepted.
         elementwise: of the same, those whose kernels make no views of what they are given.
         decisions: by the facts that the policy decides on.
@@ -61,17 +66,20 @@ class BaseMode(CompiledInside):
         self,
         policy: Policy,
         table: RuleTable,
-        overrides: dict[str, str],
+        overrides: dict[str, ActionName],
         simulate: str | None,
         compiles: bool,
         logger: logging.Logger,
     ) -> None:
         self.policy = policy
         self.table = table
-        self.overrides = overrides
+        self.module_overrides = by_precision(overrides)
+        self.overrides = {
+            name: action for name, action in overrides.items() if name not in self.module_overrides
+        }
         # Those of forwards whose backwards are found by the autograd node alone.
         self.forwards_overridden = {
-            name: overrides[name] for name in table.forwards_among(overrides)
+            name: overrides[name] for name in table.forwards_among(self.overrides)
         }
         self.simulate = simulate
         self.compiles = compiles
@@ -90,6 +98,11 @@ class BaseMode(CompiledInside):
         self.unsettled: dict[str, str] = {}
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
+
+    @property
+    def decides_on_native(self) -> bool:
+        """True if no call of a native row may be left to PyTorch's flag: each is decided on."""
+        return self.policy.warn_only or bool(self.module_overrides)
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""
@@ -127,7 +140,9 @@ class BaseMode(CompiledInside):
             info.twin = called
         return info
 
-    def decide(self, facts: tuple[Row | None, str | None, bool, bool, str | None]) -> Decision:
+    def decide(
+        self, facts: tuple[Row | None, ActionName | None, bool, bool, str | None]
+    ) -> Decision:
         """Decide by the row, override, ``allow`` region, flag, and what makes a launch fail."""
         row, override, is_allowed, has_flag, unavailable = facts
         decision = decide(
@@ -155,7 +170,7 @@ class BaseMode(CompiledInside):
 
 
 def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
+    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, ActionName]
 ) -> OverloadInfo:
     """Return the facts about an overload, with the rows and the override that apply to it."""
     rows = table.get(func)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 import wrapt
@@ -27,6 +27,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
+from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
 from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
@@ -38,7 +39,7 @@ from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, 
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
-from detmode.table.names import Overrides
+from detmode.table.names import K, Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
@@ -61,6 +62,12 @@ class DeterministicMode(BaseMode):
     thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the
     same arguments and no records.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> for row in mode.records:
+    ...     print(row.overload, row.action, row.guarantee)
+    aten::cumsum.default substitute gpu_to_gpu
+
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
             warn nor raise, and native paths run as without it: PyTorch itself would leave some of
@@ -73,7 +80,9 @@ class DeterministicMode(BaseMode):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
-            The name of a forward operator means its backward too.
+            The name of a forward operator means its backward too. ``"Net.head"``, a path as reports
+            show it or a glob of its names, means the listed calls of that module and those below
+            it, and their backward; it wins over operators, a longer path over a shorter one.
         intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
@@ -119,10 +128,10 @@ class DeterministicMode(BaseMode):
         strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
-        overrides: Overrides | None = None,
-        intercept: str = "all",
+        overrides: Overrides[K] | None = None,
+        intercept: Literal["all", "listed"] = "all",
         fill_uninitialized_memory: bool | None = None,
-        simulate: str | None = None,
+        simulate: Literal["cuda"] | None = None,
         schedule_seed: int | None = None,
         compile: bool = True,
         recheck: float = 0.0,
@@ -169,7 +178,7 @@ class DeterministicMode(BaseMode):
         values = {
             **asdict(self.policy),
             "rules": self.table if self.table is not _default_rules() else None,
-            "overrides": self.overrides or None,
+            "overrides": {**self.overrides, **self.module_overrides} or None,
             "intercept": self.intercept,
             "fill_uninitialized_memory": self._fill,
             "simulate": self.simulate,
@@ -313,6 +322,8 @@ class DeterministicMode(BaseMode):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
         if not_seen:
             head["not_seen"] = not_seen
+        if unused := unmatched(self.module_overrides, self.counter.modules()):
+            head["unmatched"] = unused
         return self.counter.report(head)
 
     def _unmet(

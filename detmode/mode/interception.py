@@ -17,6 +17,7 @@ from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
+from detmode.mode.module_overrides import action_in
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.row_counter import remedy_for
 from detmode.mode.substitution import run_unvalidated, run_validated, validate
@@ -67,7 +68,11 @@ _UNCAST = "to Tensor"
 
 
 class DeterminismWarning(UserWarning):
-    """A call ran whose result may vary between runs; given once for each site."""
+    """A call ran whose result may vary between runs; given once for each site.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", detmode.DeterminismWarning)
+    """
 
 
 class Interception(CompiledInside):
@@ -95,6 +100,7 @@ class Interception(CompiledInside):
         self._overloads, self._elementwise = mode.overloads, mode.elementwise
         self._kinds, self._decisions = mode.kinds, mode.decisions
         self._forwards_overridden = mode.forwards_overridden
+        self._module_overrides = mode.module_overrides
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -200,6 +206,8 @@ class Interception(CompiledInside):
         override = overload.override
         if override is None and rule is not None and self._forwards_overridden:
             override = self.memory.override_of(call, self._forwards_overridden)
+        if self._module_overrides and rule is not None and call.site is not None:
+            override = action_in(call.site.module, self._module_overrides) or override
         facts = call.row, override, is_allowed, has_flag, unavailable
         decision = self._decisions.get(facts) or self.mode.decide(facts)
         if decision.action in {"native", "substitute", "allow"}:

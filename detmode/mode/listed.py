@@ -140,7 +140,7 @@ def enter(level: Level, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
-    if not level.mode.policy.warn_only:  # native calls are decided on then
+    if not level.mode.decides_on_native:
         undo.note(functools.partial(_look_at_settings, level.mode))
         changed_settings.watch(level, functools.partial(_tell, level.mode))
 
@@ -155,7 +155,7 @@ def _enter(level: Level) -> None:
                 'both blocks the same RuleTable object and arguments, or use intercept="all"'
             )
     _levels.append(level)
-    missing = places(mode.table, mode.overrides, mode.policy.warn_only, mode.simulate)
+    missing = places(mode.table, mode.overrides, mode.decides_on_native, mode.simulate)
     for batch in _batches:
         missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:
@@ -169,7 +169,8 @@ def _enter(level: Level) -> None:
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
     """Return what decides about a call of a thread that has entered no block."""
-    return (id(mode.table), mode.overrides, mode.policy, mode.simulate)
+    overrides = mode.overrides, mode.module_overrides
+    return (id(mode.table), overrides, mode.policy, mode.simulate)
 
 
 def _leave(level: Level) -> None:

@@ -6,16 +6,18 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, get_args
 
+from detmode.mode.module_overrides import is_module_path
 from detmode.process.spelling import did_you_mean
 from detmode.table import names
 from detmode.table.called_as import called_as, name_of, names_of_users, without_module
-from detmode.table.names import Operator, Overrides
+from detmode.table.names import K, Operator, Overrides
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, RuleTable, forwards_of, resolve
 
-ACTIONS = ("allow", "warn", "error", "native", "substitute")
+ACTIONS = get_args(ActionName)
 """Actions that an override can ask for."""
 
 
@@ -83,7 +85,7 @@ def check_bool(name: str, value: object) -> None:
         )
 
 
-def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, str]:
+def check_overrides(overrides: Overrides[K] | None, table: RuleTable) -> dict[str, ActionName]:
     """Return the overrides as a dict by name; raise ValueError for one that can match no call."""
     if overrides is None:
         return {}
@@ -92,13 +94,16 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
             "overrides must be a mapping such as {'aten::histc': 'allow'}, not "
             f"{type(overrides).__name__}"
         )
-    named: dict[str, str] = {}
+    named: dict[str, ActionName] = {}
     for operator, action in overrides.items():
         if action not in ACTIONS:
             raise ValueError(
                 f"overrides[{names.text_of(operator)!r}] must be one of {', '.join(ACTIONS)}, "
                 f"got {action!r}"
             )
+        if isinstance(operator, str) and is_module_path(operator):
+            named[operator] = action
+            continue
         for name in _dispatched("overrides", operator):
             if named.setdefault(name, action) != action:
                 raise ValueError(
@@ -141,6 +146,11 @@ def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
         )
     if "::" in name or (where != "overrides" and name == "*"):
         return (name,)
+    if is_module_path(name):
+        raise ValueError(
+            f"{where} takes operators, got {name!r}, the path of a module; give the mode "
+            f"overrides={{{name!r}: 'allow'}}"
+        )
     called = called_as(name)
     if called is not None and called.forward:
         return tuple(op for op in called.forward if names.overloads_of(op))

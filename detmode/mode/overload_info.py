@@ -9,6 +9,7 @@ import torch
 from detmode.process.arguments import signature_of
 from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.names import names_of, overload_name
+from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row
 from detmode.table.variants import variant_of
 
@@ -91,7 +92,7 @@ class OverloadInfo:
         self,
         func: torch._ops.OpOverload,
         rows: tuple[Row, ...] = (),
-        override: str | None = None,
+        override: ActionName | None = None,
     ) -> None:
         self.func = func
         self.run = caller_of(func) if type(func) is torch._ops.OpOverload else func

@@ -22,6 +22,7 @@ from detmode.reports.report_row import ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions
+from detmode.table.outcome import RUN_TO_RUN, Guarantee
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
@@ -157,6 +158,10 @@ class RowCounter:
             head,
         )
 
+    def modules(self) -> list[str]:
+        """Return the paths of the modules that have made calls."""
+        return [calls.module for calls in list(self._calls.values()) if calls.module is not None]
+
     def meet(self, devices: Iterable[str]) -> None:
         """Note the types of the devices of a call."""
         self.devices.update(_DEVICES.intersection(devices))
@@ -187,6 +192,7 @@ class RowCounter:
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
         assert call.site is not None
+        assert decision.action != "pass"
         self.meet(tensor.device.type for tensor in call.tensors)
         action, (site, module) = decision.action, call.site
         rule = call.rule
@@ -283,16 +289,15 @@ def how_to_allow(name: str) -> str:
     return f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
 
 
-def guarantee_of(rule: Rule | None, action: str) -> str | None:
+def guarantee_of(rule: Rule | None, action: str) -> Guarantee | None:
     """Return the guarantee of a call under a rule, given the action taken."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":
-        return str(rule.guarantee)
+        return rule.guarantee
     # Without the substitute only what PyTorch's own path promises is left.
-    return (
-        "run_to_run" if action == "native" and isinstance(rule.without_substitute, Native) else None
-    )
+    is_native = action == "native" and isinstance(rule.without_substitute, Native)
+    return RUN_TO_RUN if is_native else None
 
 
 def _describe(tensor: torch.Tensor) -> str:

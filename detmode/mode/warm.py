@@ -58,6 +58,8 @@ def warm(
     without a first call of the same sizes. Where several processes share the cache, as the ranks of
     a node do, each kernel is compiled by one of them, while the others take the next ones or wait.
 
+    >>> warmed = detmode.warm("aten::index_add", dtypes=[torch.float32], device="cpu")
+
     Args:
         operators: operators or overloads, by name or as objects of ``torch.ops``, or globs
             (``"aten::upsample_*"``); a backward operator is named itself. Or a table, of which

@@ -113,6 +113,10 @@ class PassedOver:
 class ProbeReport(Shown):
     """The report of a probe.
 
+    >>> report = detmode.probe(torch.cumsum, torch.ones(3), 0, repeats=2)
+    >>> report.probed, report.repeats
+    (1, 2)
+
     Attributes:
         rows: the operators that varied, a tuple of :class:`ProbeRow`.
         probed: the number of calls that were repeated and compared.

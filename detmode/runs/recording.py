@@ -34,7 +34,7 @@ from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, Level, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
 from detmode.runs.unwritten import STORAGE_METHODS, Memory
 from detmode.table.call_site import CallSite
@@ -57,6 +57,13 @@ _DEPTH = 12
 
 class record(RunObserver):
     """Records every call of a block to a folder, for ``detmode diff``.
+
+    >>> with detmode.record("first"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> with detmode.record("second"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> detmode.diff("first", "second").identical
+    True
 
     Args:
         path: a folder that does not exist yet, or is empty.
@@ -81,7 +88,7 @@ class record(RunObserver):
         path: str | os.PathLike[str],
         *,
         dump: Iterable[str] = (),
-        level: str = CALL,
+        level: Level = CALL,
         steps: str | None = None,
     ) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ __tracebackhide__ = True
 
 __all__ = ["VARIED", "assert_reproducible"]
 
-VARIED = ("threads", "addresses", "memory", "schedule")
+Varied: TypeAlias = Literal["threads", "addresses", "memory", "schedule"]
+VARIED: tuple[Varied, ...] = get_args(Varied)
 """The conditions that :func:`assert_reproducible` varies between runs."""
 
 _BYTES = (0xFF, 0x00, 0x5A)
@@ -45,21 +46,41 @@ _BYTES = (0xFF, 0x00, 0x5A)
 _SIZES = tuple(1 << power for power in range(6, 23, 2))
 """Sizes in bytes of the blocks that are allocated and freed, so that later ones lie elsewhere."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+# No signature can have keywords beside those of another function: only the last one checks these.
+@overload
 def assert_reproducible(
-    fn: Callable[..., Any],
+    fn: Callable[..., T], /, *args: Any, runs: int, vary: Collection[Varied] = VARIED, **kwargs: Any
+) -> T: ...
+@overload
+def assert_reproducible(
+    fn: Callable[..., T], /, *args: Any, vary: Collection[Varied], **kwargs: Any
+) -> T: ...
+@overload
+def assert_reproducible(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs` with another type
+    fn: Callable[..., T],
     /,
     *args: Any,
     runs: int = 3,
-    vary: Collection[str] = VARIED,
+    vary: Collection[Varied] = VARIED,
     **kwargs: Any,
-) -> Any:
+) -> T:
     """Run a function several times from the same state and require the same bits each time.
 
     The return value is compared, and so are the arguments after the call: their values, and the
     ``.grad`` of leaf tensors. Each run gets copies of the arguments (including a module, or the
     object of a bound method) and the same states of the random generators. Other objects that the
     function captures are not copied.
+
+    >>> from detmode.testing import assert_reproducible
+    >>> assert_reproducible(torch.cumsum, torch.ones(3), 0)
+    tensor([1., 2., 3.])
 
     Args:
         fn: the function, a module, or a method.
@@ -84,7 +105,7 @@ def assert_reproducible(
     """
     _check(runs, vary)
     restore_generators, threads = remember_generators(), torch.get_num_threads()
-    results: list[Any] = []
+    results: list[T] = []
 
     def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
         copied = _copied((fn, args, kwargs))

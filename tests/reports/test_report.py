@@ -570,3 +570,27 @@ def test_the_notes_do_not_keep_tensors_alive(mode):
         gc.collect()
         assert [reference() for reference in references] == [None, None]
     assert len(made.records) == 1
+
+
+def test_a_guarantee_is_an_enum_that_stays_its_text():
+    """A row has it after a run and from JSON; it equals, hashes, prints and filters as text."""
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        index_add()
+    report = mode.report()
+    for row in (report.records[0], Report.from_json(report.to_json()).records[0]):
+        assert row.guarantee is detmode.GPU_TO_GPU
+        assert {row.guarantee} == {"gpu_to_gpu"}
+        assert f"{row.guarantee}" == str(row.guarantee) == "gpu_to_gpu"
+    assert '"guarantee": "gpu_to_gpu"' in report.to_json()
+    assert len(report.where(guarantee="gpu_*")) == 1
+
+
+@pytest.mark.parametrize(("field", "value"), [("action", "permit"), ("guarantee", "always")])
+def test_a_row_of_a_file_has_an_action_and_a_guarantee_that_there_are(field, value):
+    """JSON with another word is no report; the row as it was is one."""
+    whole = json.loads(Report([ROW]).to_json())
+    whole["rows"][0][field] = value
+    with pytest.raises(ValueError, match="not a report of detmode"):
+        Report.from_json(json.dumps(whole))
+    whole["rows"][0] |= {"action": "warn", "guarantee": "run_to_run"}
+    assert Report.from_json(json.dumps(whole)).records[0].guarantee is detmode.RUN_TO_RUN
