@@ -85,6 +85,7 @@ def observed_mode(parser: argparse.ArgumentParser) -> None:
     """Add whether a program that is recorded or probed runs under the mode."""
     group = parser.add_argument_group("the mode")
     flag(group, "--deterministic", "run it under the mode, as 'detmode run' does")
+    policy(group)
     simulation(group)
 
 

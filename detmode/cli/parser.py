@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from detmode.cli.program import die_of
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process import log
+from detmode.process.project import as_words, defaults_for
 from detmode.process.spelling import did_you_mean
 from detmode.reports.terminal import fitted, has_colour, painted, terminal_width
 
@@ -33,6 +35,9 @@ _COMMANDS = {
 
 _FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
 """The function of each shell that completes names of files, as in ``shtab.FILE``."""
+
+_OF_PROJECT = ("run", "audit")
+"""The commands for which ``[tool.detmode]`` in ``pyproject.toml`` has defaults."""
 
 _FIRST_STEPS = """\
 first steps:
@@ -101,9 +106,30 @@ def _main(arguments: list[str]) -> int:
     with usage_errors(ValueError):
         log.level()
         log.formatter()
+        if options.command in _OF_PROJECT:
+            options = _with_defaults(parser, commands[options.command], options, arguments)
     options.arguments = arguments
     code: int = options.run(options)
     return code
+
+
+def _with_defaults(
+    parser: _Parser, command: _Parser, options: argparse.Namespace, arguments: list[str]
+) -> argparse.Namespace:
+    """Return the options of a command with those that the project chooses.
+
+    Raises:
+        ProjectError: the project's table is wrong.
+    """
+    typed = {word.partition("=")[0] for word in arguments[: -len(options.program)]}
+    words: list[str] = []
+    with suppress(FileNotFoundError):  # the working directory is gone
+        words = as_words(defaults_for(Path.cwd()), command._option_string_actions, typed)
+    if not words:
+        return options
+    command.prog = f"{command.prog}: [tool.detmode] in pyproject.toml"
+    place = arguments.index(options.command) + 1
+    return parser.parse_args([*arguments[:place], *words, *arguments[place:]])
 
 
 def _say_error(program: str, text: str) -> None:

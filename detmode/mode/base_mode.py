@@ -20,6 +20,7 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
+from detmode.process.interface import PYTHON, Interface
 from detmode.table.names import matches
 from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row, RuleTable, forwards_of
@@ -58,6 +59,9 @@ class BaseMode(CompiledInside):
     intercepts_listed = False
     """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
+    interface = PYTHON
+    """The interface through which it was started; what it says is in that one's words."""
+
     # Modes of tests and modes that only observe override these.
     announced_actions: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
@@ -93,7 +97,7 @@ class BaseMode(CompiledInside):
         self.elementwise: set[Any] = set()
         self.decisions: dict[tuple[Any, ...], Decision] = {}
         self.kinds: dict[type, int] = {}
-        self.counter = RowCounter(self.logger)
+        self.counter = RowCounter(self.logger, self.interface)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -103,6 +107,10 @@ class BaseMode(CompiledInside):
     def decides_on_native(self) -> bool:
         """True if no call of a native row may be left to PyTorch's flag: each is decided on."""
         return self.policy.warn_only or bool(self.module_overrides)
+
+    def start_through(self, interface: Interface) -> None:
+        """Choose the interface, before the first block."""
+        self.interface = self.counter.interface = interface
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""
@@ -166,7 +174,7 @@ class BaseMode(CompiledInside):
         """Log a warning, once for each topic."""
         if topic not in self._said:
             self._said.add(topic)
-            self.logger.warning("%s", text)
+            self.logger.warning("%s", self.interface.in_words(text))
 
 
 def facts_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
@@ -36,6 +37,7 @@ from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
@@ -101,6 +103,8 @@ class DeterministicMode(BaseMode):
             the same inputs and compared by digest: a sample by the seed of PyTorch's default
             generator and the rank. The digests are read after 32 such calls, and when a block of
             the mode ends.
+        summary: print the verdict on stderr, one line, when a block ends, or the outermost of
+            several blocks of this mode.
         log: a logger, or a level for the logger ``detmode``.
 
     Raises:
@@ -135,11 +139,12 @@ class DeterministicMode(BaseMode):
         schedule_seed: int | None = None,
         compile: bool = True,
         recheck: float = 0.0,
+        summary: bool = False,
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
             *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
-            *(simulate, schedule_seed, compile, recheck),
+            *(simulate, schedule_seed, compile, recheck, summary),
         )
         rules = _default_rules() if rules is None else rules
         self.intercept = intercept
@@ -147,6 +152,7 @@ class DeterministicMode(BaseMode):
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self._recheck = float(recheck)
+        self._summary = summary
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
@@ -160,14 +166,16 @@ class DeterministicMode(BaseMode):
         super()._begin()
         # What leaves each entered level, oldest first.
         self._entered: dict[Undo, None] = {}
+        # The error with which the block that ended last has ended.
+        self._failure: str | None = None
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
     def as_locked(self) -> dict[str, Value]:
-        """Return the section that the mode has in a lock; no bit depends on the schedule."""
-        return {"mode": self._as_call("schedule_seed"), "rules": self.table.fingerprint}
+        """Return the section that the mode has in a lock: the arguments on which bits depend."""
+        return {"mode": self._as_call("schedule_seed", "summary"), "rules": self.table.fingerprint}
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""
@@ -185,6 +193,7 @@ class DeterministicMode(BaseMode):
             "schedule_seed": self._schedule_seed,
             "compile": self.compiles,
             "recheck": self._recheck,
+            "summary": self._summary,
         }
         arguments = [
             f"{name}={value!r}"
@@ -260,6 +269,9 @@ class DeterministicMode(BaseMode):
                 "DeterministicMode: this thread leaves a mode that it has not entered"
             )
         undo.run()
+        self._failure = failure_of(error)
+        if self._summary and not self._entered:
+            print(f"detmode: {self.report().verdict}", file=sys.stderr)
         explanation = messages.explanation_of(error)
         if self.rechecked is not None:
             self.rechecked.compare(error)
@@ -305,7 +317,9 @@ class DeterministicMode(BaseMode):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        head: dict[str, Any] = {}
+        head: dict[str, Any] = {"interface": self.interface.name}
+        if self._failure is not None:
+            head["failure"] = self._failure
         if self.intercepts_listed:
             head["intercept"] = "listed"
         if self.unsettled:

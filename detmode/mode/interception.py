@@ -316,7 +316,8 @@ class Interception(CompiledInside):
             text = messages.alert_text(alert, warn=warned)
         else:
             text = messages.own_text(overload.name, decision.why)
-        message = messages.with_place(text, site.text, module, remedy_for(call, decision))
+        remedy = remedy_for(call, decision, self.mode.interface)
+        message = messages.with_place(text, site.text, module, remedy)
         if not warned:
             raise RuntimeError(message)
         self.mode.logger.warning("%s", message)

@@ -188,7 +188,7 @@ def _tell(mode: BaseMode, value: str, site: Site) -> None:
     """Note and warn, once, that native calls may vary because of a setting."""
     if value not in mode.unsettled:
         mode.unsettled[value] = f"{value} from {site.text} on"
-        warn_at(messages.setting_changed(value), site)
+        warn_at(messages.setting_changed(value, mode.interface), site)
 
 
 def _look_at_settings(mode: BaseMode) -> None:

@@ -36,6 +36,7 @@ def check_arguments(
     schedule_seed: object,
     compile: object,
     recheck: object,
+    summary: object,
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
@@ -43,6 +44,7 @@ def check_arguments(
         ("strict", strict, ""),
         ("substitute", substitute, ""),
         ("compile", compile, ""),
+        ("summary", summary, ""),
         ("fill_uninitialized_memory", fill_uninitialized_memory, " or None"),
     ):
         if not isinstance(value, bool) and not (optional and value is None):
@@ -71,7 +73,7 @@ def check_arguments(
         raise TypeError(f"recheck must be float, not {type(recheck).__name__}")
     if not 0 <= recheck <= 1:  # nor is it NaN
         raise ValueError(
-            "recheck (--recheck) is the share of calls that are made twice, such as 0.001: a "
+            "recheck is the share of calls that are made twice, such as 0.001: a "
             f"number from 0 to 1, got {recheck!r}"
         )
 

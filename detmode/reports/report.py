@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import detmode
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
+from detmode.process.interface import INTERFACES, PYTHON, Interface
 from detmode.process.rank import named
 from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Page, Table, plural, shortened
@@ -32,6 +33,7 @@ _HEAD = {"detmode": str, "torch": str, "command": list[str]}
 """Fields of the JSON's head, and their types."""
 
 _OPTIONAL = {
+    "interface": str,
     "intercept": str,
     "unsettled": list[str],
     "simulate": str,
@@ -67,6 +69,7 @@ class Report(Shown):
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
+            ``interface``, through which the mode was started, such as ``"command"``;
             ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
             mode has intercepted ``"listed"`` operators alone; ``unsettled``, texts, if the program
             has changed settings to which native calls were left; ``recheck``, if it makes calls
@@ -119,6 +122,11 @@ class Report(Shown):
         return list(self.head.get("unsettled", ()))
 
     @property
+    def interface(self) -> Interface:
+        """The interface through which the mode was started, in whose words the next step is."""
+        return INTERFACES.get(self.head.get("interface", ""), PYTHON)
+
+    @property
     def next_step(self) -> str:
         """The most useful next step after this run, as a command or a line of code."""
         worst = min(
@@ -130,15 +138,31 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
+        interface = self.interface
         if self.unsettled:
-            return 'leave PyTorch\'s settings alone inside the block, or use intercept="all"'
+            every = interface.option("intercept", "all")
+            return f"leave PyTorch's settings alone inside the block, or use {every}"
         if "failure" in self.head:
             return "mend the error; what the program does after it was not checked"
         if gaps_of(self.head):
-            return "to see what the rest does, `detmode record` two runs and `detmode diff` them"
-        if not has_met(self.records, self.head):
-            return "`detmode audit` says what would happen on CUDA, on any machine"
-        return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
+            return interface.see_rest
+        if has_met(self.records, self.head):
+            return self._how_to_prove()
+        is_simulated = "simulate" in self.head
+        return "run what calls PyTorch's operators: none was" if is_simulated else interface.no_call
+
+    def _how_to_prove(self) -> str:
+        # A launcher may start each rank under the command by itself.
+        step = (PYTHON if "world_size" in self.head else self.interface).prove
+        if not self._fills_at_a_cost or not self.interface.fill:
+            return step
+        return f"{step}; {self.interface.fill}"
+
+    @property
+    def _fills_at_a_cost(self) -> bool:
+        """True if PyTorch's flag has filled new memory on a GPU, and not where one is simulated."""
+        filled = any(record.fills_memory for record in self.records)
+        return filled and "cuda" in self.head.get("devices", ()) and "simulate" not in self.head
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the verdict, the next step, and the rows below their lines, urgent ones first.

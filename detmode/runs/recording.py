@@ -161,6 +161,18 @@ class record(RunObserver):
         """
         return dict(self._recorder.unsaid + self._recorder.doubtful)
 
+    @property
+    def reads_written_memory(self) -> bool:
+        """True if all calls were followed, and each read only memory that had been written.
+
+        For them ``torch.utils.deterministic.fill_uninitialized_memory = False`` is safe. False at
+        level ``"step"``, for a part of the steps, and where other threads, compiled functions,
+        collectives or operators of other libraries make calls.
+        """
+        is_whole = self._level != STEP and self._steps == StepRange()
+        is_followed = is_whole and self._recorder.follows_all and self.not_recorded is None
+        return bool(self._calls) and is_followed and not self.unwritten_reads
+
     @untraced
     def __exit__(
         self,
@@ -245,6 +257,7 @@ class record(RunObserver):
             arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.
             written = tensors_in(inputs[position] for position in graph.mutated)
+            self._recorder.follows_all = False
             self._running += 1
         try:
             result = run(inputs)

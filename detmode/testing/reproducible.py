@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 import torch
@@ -24,8 +25,8 @@ from detmode.process.dispatch import (
     without_modes,
 )
 from detmode.testing.repeats import (
-    Run,
     Snapshot,
+    captured,
     differences,
     first_divergence,
     remember_generators,
@@ -76,7 +77,7 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
     The return value is compared, and so are the arguments after the call: their values, and the
     ``.grad`` of leaf tensors. Each run gets copies of the arguments (including a module, or the
     object of a bound method) and the same states of the random generators. Other objects that the
-    function captures are not copied.
+    function captures are not copied: the message names those that differ as the runs begin.
 
     >>> from detmode.testing import assert_reproducible
     >>> assert_reproducible(torch.cumsum, torch.ones(3), 0)
@@ -125,7 +126,8 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
         for number in range(1, runs):
             lines = differences(first, run(number, nullcontext()))
             if lines:
-                raise AssertionError(_message(lines, number, vary, run))
+                divergence = first_divergence(run, (0, number, number), partial(captured, fn))
+                raise AssertionError(_message(lines, number, vary, divergence))
     finally:
         restore_generators()
     return results[0]
@@ -164,10 +166,9 @@ def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return seen
 
 
-def _message(lines: list[str], number: int, vary: Collection[str], run: Run) -> str:
+def _message(lines: list[str], number: int, vary: Collection[str], divergence: str) -> str:
     varied = ", ".join(name for name in VARIED if name in vary) or "nothing"
     head = f"run {number} gave different bits from run 0 (varied: {varied})"
-    divergence = first_divergence(run, (0, number, number))
     return "\n".join([head, *(f"  {line}" for line in lines), divergence])
 
 

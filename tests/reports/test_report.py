@@ -396,6 +396,24 @@ def test_a_verdict_says_no_more_than_was_seen(rows, head, verdict, severity):
     assert Report.from_json(report.to_json()).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("head", "is_named"),
+    [
+        ({"devices": ["cuda"], "interface": "command"}, True),
+        ({"devices": ["cuda"]}, True),
+        ({"devices": ["cuda"], "simulate": "cuda"}, False),
+        ({"devices": ["cuda"], "interface": "pytest"}, False),
+    ],
+    ids=["command", "python", "simulated", "pytest"],
+)
+def test_the_step_where_filling_costs(head, is_named):
+    """On a GPU the step names the recording that tells whether new memory must be filled."""
+    row = replace(ROW, modules={}, **RUN_TO_RUN, family="uninitialized_memory")
+    step = Report([row], head=head).next_step
+    assert step.startswith("to prove it, ")
+    assert ("`detmode record` says whether anything reads it" in step) == is_named
+
+
 LINES = ["train.py:7", "    3  warn                    Tensor.put_  aten::put_.default  Net.head"]
 
 
