@@ -188,8 +188,8 @@ class Report(Shown):
             calls = sum(record.count for record in filling)
             lines = len({record.site for record in filling})
             filled = (
-                f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
-                f"{'fill' if calls > 1 else 'fills'} new memory"
+                f"+ {plural(calls, 'allocation')} at {plural(lines, 'line')} "
+                "(filled by PyTorch; nothing to do)"
             )
             parts.append(wrapped("", filled, width))
         more = filter(None, (self._rechecked, self._unmatched))
