@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from detmode.testing.suite import SuiteMode
 
 _OFFENDERS = ("error", "warn")
+_NOTHING_NEW = "No new nondeterministic calls"
 
 
 class WholeSuite:
@@ -212,12 +213,8 @@ class WholeSuite:
         if self._known:
             offenders = self._offenders()
             occurred = {self._key(record.overload, record.site) for record in offenders}
-            line = (
-                f"{plural(len(new), 'new nondeterministic call')}"
-                if new
-                else ("No new nondeterministic calls")
-            )
-            line += f" ({len(offenders) - len(new)} known, in the baseline)"
+            count = plural(len(new), "new nondeterministic call") if new else _NOTHING_NEW
+            line = f"{count} ({len(offenders) - len(new)} known, in the baseline)"
             if missed := len(self._known - occurred):
                 line += f"; {missed} of the baseline did not occur"
         terminalreporter.write_line(line)
