@@ -430,8 +430,8 @@ def test_the_text(monkeypatch):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = str(report).splitlines()
         assert max(map(len, lines)) <= columns
-        last = str(report).split("\n\n")[-1].split()
-        assert last == "+ 1,003 allocations at 2 lines (filled by PyTorch; nothing to do)".split()
+        last = " ".join(str(report).split("\n\n")[-1].split())
+        assert last == "+ 1,003 allocations at 2 lines (filled by PyTorch; nothing to do)"
     assert "  family     uninitialized_memory" in report.text(long=True)
     told = Report([long]).text(long=True, width=80).partition("\n\n")[2].splitlines()
     assert told[0] == "train.py:9"
