@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.environment.nccl import EXCLUDING
 from detmode.process.rank import rank_of
@@ -62,7 +62,7 @@ def write_lock(lock: LockFile, path: Path) -> None:
 
     with usage_errors(LockError):
         lock.write(path)
-    print(f"detmode: locked in {shortened(str(path))}", file=sys.stderr)
+    say(f"detmode: locked in {shortened(str(path))}")
 
 
 class RunLock:
@@ -106,7 +106,7 @@ class RunLock:
         if found and not self._warns:
             differ = f"{plural(len(found), 'choice')} not as in {shortened(str(self._path))}"
             self.refusal = f"refused: {differ}"
-            print(f"detmode: {self.refusal}; --locked=warn goes on", file=sys.stderr)
+            say(f"detmode: {self.refusal}; --locked=warn goes on")
 
     def end(self, status: int) -> int:
         """Write the lock, or compare it with what the program has chosen.
@@ -120,7 +120,7 @@ class RunLock:
             write_lock(LockFile({**self._here.sections, **self.choices.sections}), self._path)
         elif self._writes:
             file = shortened(str(self._path))
-            print(f"detmode: note: no {file}, as the program failed", file=sys.stderr)
+            say(f"detmode: note: no {file}, as the program failed")
         if status:
             return status
         late = self.choices.late()
@@ -132,4 +132,4 @@ class RunLock:
             self._say(each)
 
     def _say(self, found: Drift) -> None:
-        print(f"detmode: {found}", file=sys.stderr)
+        say(f"detmode: {found}")

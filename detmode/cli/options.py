@@ -112,15 +112,16 @@ def quiet(group: Place) -> None:
 
 
 def quiet_or_long(group: Place) -> None:
-    """Add ``--quiet`` and ``--long``, of which one at most may be given."""
+    """Add ``--quiet`` and ``--all``, of which one at most may be given."""
     kind = group.add_mutually_exclusive_group()
     quiet(kind)
     long(kind)
 
 
 def long(group: Place) -> None:
-    """Add ``--long``."""
-    flag(group, "--long", "print each row as a paragraph, with its reason and any remedy")
+    """Add ``--all``, which ``--long`` means too."""
+    about = "print everything, each row as a paragraph with its reason and any remedy"
+    group.add_argument("--all", "--long", action="store_true", help=about, dest="long")
 
 
 def files(group: Place, *names: str) -> None:

@@ -93,7 +93,7 @@ def check_output(options: argparse.Namespace) -> None:
     if "format" in options and form_of(options) != "table":
         form = form_of(options)
         if getattr(options, "long", False):
-            raise UsageError(f"--long is about the table; {form} has all that is known")
+            raise UsageError(f"--all is about the table; {form} has all that is known")
         if getattr(options, "quiet", False) and options.file is None:
             raise UsageError(f"--quiet prints the verdict alone; give {form} a file, with -o")
     files = _files(options)

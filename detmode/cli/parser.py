@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 
 import detmode
 from detmode.cli.program import die_of
+from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process import log
 from detmode.process.project import as_words, defaults_for
 from detmode.process.spelling import did_you_mean
-from detmode.reports.terminal import has_colour, painted
+from detmode.reports.terminal import fitted, has_colour, painted, terminal_width
 
 _COMMANDS = {
     "run a program": ("run", "audit"),
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say_error("detmode", str(error))
         return 2
     except KeyboardInterrupt:
-        print("detmode: interrupted", file=sys.stderr)
+        say("detmode: interrupted")
         die_of(signal.SIGINT)
     except BrokenPipeError:
         # The reader of a table has seen enough (`detmode rules | head`).
@@ -132,8 +133,9 @@ def _with_defaults(
 
 
 def _say_error(program: str, text: str) -> None:
-    head = painted(f"{program}: error:", "error", has_colour(sys.stderr))
-    print(f"{head} {text}", file=sys.stderr)
+    head = f"{program}: error:"
+    whole = fitted(f"{head} {text}", terminal_width(sys.stderr))
+    say(painted(head, "error", has_colour(sys.stderr)) + whole.removeprefix(head))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 import detmode
-from detmode.cli.streams import flush, say
+from detmode.cli.streams import flush, say, write
 from detmode.reports.failure import failure_of, where
 
 _PACKAGE = detmode.__path__[0] + os.sep
@@ -167,7 +167,7 @@ def exit_status(error: BaseException | None) -> int:
             return 0
         if isinstance(error.code, int):
             return error.code & 0xFF
-        say(str(error.code))
+        write(sys.stderr, f"{error.code}\n")
         return 1
     if sys.excepthook is sys.__excepthook__:
         if isinstance(error, KeyboardInterrupt) and not _shows_everything():
@@ -179,7 +179,7 @@ def exit_status(error: BaseException | None) -> int:
         # An error before the program's first line has no frames, and Python then prints no heading.
         alone = not lines.stack and lines.__cause__ is None and lines.__context__ is None
         text = lines.format_exception_only() if alone else lines.format()
-        say("".join(text), end="")
+        write(sys.stderr, "".join(text))
     else:
         sys.excepthook(type(error), error, _from_the_program_on(error.__traceback__))
     return 1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.multiprocessing
 
+from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
 from detmode.distributed.one_report import DIED, Folder
 from detmode.process.patched import Patched
@@ -50,7 +51,7 @@ class _UnderMode:
                 folder.leave(name, report, failed=False)
             except OSError:
                 late = f"rank {number} ended after the report was given: {report.verdict}"
-                print(f"detmode: note: {late}", file=sys.stderr)
+                say(f"detmode: note: {late}")
 
         with when_terminated(leave):
             try:

@@ -6,10 +6,15 @@ import os
 import sys
 from typing import TextIO
 
+from detmode.reports.terminal import fitted, terminal_width
+
 
 def say(text: str, end: str = "\n") -> None:
-    """Print a text on stderr, unless nobody can read it: no error is worth the program's own."""
-    write(sys.stderr, text + end)
+    """Print a text of detmode's on stderr, as wide as the terminal.
+
+    Nothing happens where nobody can read it: no error is worth the program's own.
+    """
+    write(sys.stderr, fitted(text, terminal_width(sys.stderr)) + end)
 
 
 def write(stream: TextIO | None, text: str) -> None:

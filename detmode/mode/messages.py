@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from detmode.process.interface import Interface
+from detmode.sites.source_lines import source_of
 from detmode.table.rule import CUBLAS, Rule
 
 _ERROR = (
@@ -91,9 +92,13 @@ class _PlacedText(str):
 
 
 def with_place(text: str, site: str, module: str | None, remedy: str | None) -> _PlacedText:
-    """Return the whole message, PyTorch's text first, so that code that matches it still does."""
+    """Return the whole message, PyTorch's text first, so that code that matches it still does.
+
+    The line of code stands below its place, as in a traceback.
+    """
     where = f"{site} ({module})" if module else site
-    return _PlacedText(f"{text}\n  at {where}\n  {remedy}", site)
+    code = f"\n    {source}" if (source := source_of(site)) else ""
+    return _PlacedText(f"{text}\n  at {where}{code}\n  {remedy}", site)
 
 
 def site_of(error: BaseException) -> str | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from detmode.process.text import in_a_line
+from detmode.reports.terminal import wrapped
 from detmode.reports.timeline import Timeline
 from detmode.table.call_site import installed_part
 
@@ -46,6 +48,8 @@ class TableRow:
         modules: the ``nn.Module`` paths of its calls; ``None`` for calls in no module.
         outer_site: the line of the user's own program that leads to ``site``, if it is another.
         more: names and texts that are too long for a column.
+        source: the text of the user's line, where it is known.
+        called: the name under which users call the operator, where one is known.
         is_point: true if two runs diverge at a call of this line.
     """
 
@@ -57,7 +61,19 @@ class TableRow:
     modules: tuple[str | None, ...] = (None,)
     outer_site: str | None = None
     more: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+    called: str = ""
     is_point: bool = False
+
+    @property
+    def details(self) -> tuple[tuple[str, str], ...]:
+        """Names and texts of all that has no column: the code, the function's name, and more."""
+        return *filter(itemgetter(1), (("code", self.source), ("called", self.called))), *self.more
+
+    @property
+    def own_line(self) -> str:
+        """The line of the user's own program, as "file:line"."""
+        return self.outer_site or self.site
 
 
 @dataclass(frozen=True)
@@ -154,15 +170,15 @@ class Page:
         return next(drawn.level for drawn in self.groups if drawn.name == group)
 
 
-def listed(rows: Iterable[tuple[str, str]]) -> str:
-    """Names and what they have, for a terminal, a line each.
+def listed(rows: Iterable[tuple[str, str]], width: int | None = None) -> str:
+    """Names and what they have, a line each, as far as it fits.
 
     Not by tabulate, which pads every cell to the longest: that of a call of 100,000 tensors may be
     long.
     """
     rows = list(rows)
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+    column = max((len(name) for name, _ in rows), default=0)
+    return "\n".join(wrapped(f"{name:{column}}  ", value, width) for name, value in rows)
 
 
 def shortened(site: str) -> str:

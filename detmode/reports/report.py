@@ -18,6 +18,7 @@ from detmode.reports.page import Page, Table, plural, shortened
 from detmode.reports.report_row import ReportRow
 from detmode.reports.rows import ACTIONS, COLUMNS, ERROR, WARN, row_of, text_of
 from detmode.reports.shown import Shown
+from detmode.reports.terminal import wrapped
 from detmode.reports.timeline import timeline_of
 from detmode.reports.verdict import gaps_of, has_met, limits_of, verdict_of
 
@@ -164,15 +165,16 @@ class Report(Shown):
         return filled and "cuda" in self.head.get("devices", ()) and "simulate" not in self.head
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
-        """Return the verdict, the next step, and a table, with urgent rows first.
+        """Return the verdict, the next step, and the rows below their lines, urgent ones first.
 
-        Files are relative to the working directory, or to where packages are installed.
+        Files are relative to the working directory, or to where packages are installed. The text of
+        a line is what its file has now.
 
         Args:
             long: every row, as a paragraph with all that is known of it. Otherwise rows that only
                 fill new memory are one line together.
-            width: the columns of the terminal. Below 120, or where the table does not fit, each
-                row takes two lines. ``None`` is as wide as the table is.
+            width: the columns of the terminal, which no line exceeds. ``None`` is for files and
+                pipes: lines as long as they are, and every row.
             colour: the verdict and the actions in colour.
         """
         parts = [self.opening(width=width, colour=colour)]
@@ -185,11 +187,13 @@ class Report(Shown):
         if filling:
             calls = sum(record.count for record in filling)
             lines = len({record.site for record in filling})
-            parts.append(
-                f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
-                f"{'fill' if calls > 1 else 'fills'} new memory"
+            filled = (
+                f"+ {plural(calls, 'allocation')} at {plural(lines, 'line')} "
+                "(filled by PyTorch; nothing to do)"
             )
-        return "\n\n".join([*parts, *filter(None, (self._rechecked, self._unmatched))])
+            parts.append(wrapped("", filled, width))
+        more = filter(None, (self._rechecked, self._unmatched))
+        return "\n\n".join([*parts, *(wrapped("", text, width) for text in more)])
 
     @property
     def _rechecked(self) -> str:

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from detmode.process.rank import written
+from detmode.process.text import in_a_line
+from detmode.reports.by_line import Entry, by_line, line_of
 from detmode.reports.page import Group, Table, TableRow, plural, shortened
-from detmode.reports.terminal import is_wider, painted, paragraphs, table
+from detmode.reports.terminal import painted, paragraphs
+from detmode.sites.source_lines import source_of
 
 if TYPE_CHECKING:
     from detmode.reports.report_row import ReportRow
@@ -24,13 +27,12 @@ ACTIONS = (
 """Actions on a call, those that need attention first."""
 
 COLUMNS = ("count", "overload", "action", "guarantee", "family", "alert", "site", "module")
-_SHOWN = tuple(name for name in COLUMNS if name != "alert")
-_NARROW = 120
-"""In fewer columns a row takes two lines."""
 
 
 def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
     """Return a row as a line of the table."""
+    from detmode.reports.written_as import written_as  # needs PyTorch; a report is read without
+
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
     words = ", with PyTorch's message" if record.action == "error" and record.alert else ""
     outside = (None,) if sum(record.modules.values()) < record.count else ()
@@ -41,6 +43,7 @@ def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
         "remedy": record.remedy,
     }
     texts = {**vars(record), "ranks": written(record.ranks)}
+    source = source_of(record.outer_site or record.site)
     return TableRow(
         cells=tuple(str(texts[name] or "") for name in columns),
         group=record.action,
@@ -50,40 +53,40 @@ def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
         modules=(*record.modules, *outside),
         outer_site=outer,
         more=tuple((name, text) for name, text in more.items() if text),
+        source=source,
+        called=written_as(record.overload, source),
     )
 
 
 def text_of(shown: Table, *, long: bool, width: int | None, colour: bool) -> str:
-    """Return the rows of a report as text, with a paragraph, a line or two lines for each."""
-    added = shown.columns[len(COLUMNS) :]
+    """Return the rows of a report as text: by their lines, or a paragraph for each."""
     levels = {group.name: group.level if colour else "none" for group in ACTIONS}
-
-    def cells_of(columns: Sequence[str]) -> list[list[str]]:
-        place = columns.index("action")
-        rows = shown.cells(columns)
-        for row in rows:
-            row[place] = painted(row[place], levels[row[place]])
-        return rows
-
+    added = shown.columns[len(COLUMNS) :]
     if long:
         columns = ("overload", "count", *COLUMNS[2:], *added)
         return "\n\n".join(
-            paragraphs(
-                (*columns, *(name for name, _ in row.more)),
-                [[*cells, *(text for _, text in row.more)]],
-                width,
-            )
-            for row, cells in zip(shown.rows, cells_of(columns))
+            _paragraph(row, columns, cells, width, levels[row.group])
+            for row, cells in zip(shown.rows, shown.cells(columns))
         )
-    wide = (*_SHOWN, *added)
-    text = table(wide, cells_of(wide))
-    if width is None or (width >= _NARROW and not is_wider(text, width)):
-        return text
-    lines = ["count  action      overload", "       guarantee   site  module"]
-    lines.append("-----  ----------  " + "-" * min(width - 19, 44))
-    columns = ("count", "action", "overload", "guarantee", "site", "module", *added)
-    for count, action, overload, guarantee, *where in shown.cells(columns):
-        places = [*where[:2], *(f"{name} {cell}" for name, cell in zip(added, where[2:]))]
-        lines.append(f"{count:>5}  {painted(f'{action:10}', levels[action])}  {overload}")
-        lines.append(f"{'':5}  {guarantee:10}  {'  '.join(filter(None, places))}")
-    return "\n".join(lines)
+    columns = ("count", "action", "guarantee", "module", *added)
+    entries = [
+        Entry(
+            row,
+            f"{count:>5}  {action:10}  {guarantee:10}  ",
+            (module, *(f"{name} {cell}" for name, cell in zip(added, cells) if cell)),
+            levels[action],
+        )
+        for row, (count, action, guarantee, module, *cells) in zip(shown.rows, shown.cells(columns))
+    ]
+    head = "count  action      guarantee   call"
+    return f"{head}\n{by_line(entries, width, everything=False)}"
+
+
+def _paragraph(
+    row: TableRow, columns: Sequence[str], cells: list[str], width: int | None, level: str
+) -> str:
+    """Return all that is known of a row."""
+    names = ("line", "called", *columns, *(name for name, _ in row.more))
+    more = (in_a_line(text) for _, text in row.more)
+    text = paragraphs(names, [[line_of(row, width), row.called, *cells, *more]], width)
+    return text.replace(f" {row.group}", f" {painted(row.group, level)}", 1)

@@ -29,7 +29,7 @@ class Shown:
 
         Args:
             long: all that is known of each row.
-            width: the columns of the terminal; ``None`` is as wide as the text is.
+            width: the columns of the terminal; ``None`` is for files and pipes.
             colour: with escapes that colour it by how much it matters.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Tables for a terminal: as wide as they are, or folded where the terminal is narrower."""
+"""Texts that fit a terminal: the one place that knows its width, and wraps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def table(
 def is_wider(text: str, width: int | None) -> bool:
     """Return whether a line of the text is too wide; every text fits if the width is unknown."""
     lines = _PAINT.sub("", text).splitlines()
-    return width is not None and max(map(len, lines)) > width
+    return width is not None and max(map(len, lines), default=0) > width
 
 
 def paragraphs(
@@ -84,7 +84,7 @@ def paragraphs(
     Args:
         columns: names of the cells.
         rows: a text for each column.
-        width: at how many characters lines are wrapped; names and paths are not broken.
+        width: at how many characters lines are wrapped.
     """
     indent = max(map(len, columns[1:])) + 4
 
@@ -97,15 +97,49 @@ def paragraphs(
     )
 
 
-def wrapped(head: str, text: str, width: int | None) -> str:
-    """A text behind its heading, its further lines as far indented."""
-    if width is None:
+def wrapped(head: str, text: str, width: int | None, indent: int | None = None) -> str:
+    """Return a text behind its heading, in lines of at most ``width`` characters.
+
+    A name or a path is broken only where it has no room on a line of its own.
+
+    Args:
+        head: the heading; none of it is lost.
+        text: a paragraph.
+        width: ``None`` for one line, however long.
+        indent: of further lines; ``None`` is below the text's beginning. Where a word has no room
+            there, the text begins below the heading.
+    """
+    if width is None or len(head) + len(text) <= width:
         return head + text
+    indent = len(head) if indent is None else indent
+    longest = max(map(len, text.split()), default=0)
+    if longest > width - max(indent, len(head)) and head.strip():
+        return "\n".join(filter(None, (head.rstrip(), wrapped(" " * min(indent, 4), text, width))))
     return textwrap.fill(
         text,
-        max(width, len(head) + 20),
+        width,
         initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
+        subsequent_indent=" " * indent,
         break_on_hyphens=False,
+    )
+
+
+def fitted(text: str, width: int | None) -> str:
+    """Return a text whose lines that are too wide are wrapped, each indented as it was."""
+    if not is_wider(text, width):
+        return text
+    return "\n".join(_fitted(line, width) for line in text.split("\n"))
+
+
+def _fitted(line: str, width: int | None) -> str:
+    if not is_wider(line, width):
+        return line
+    indent = len(line) - len(line.lstrip())
+    return wrapped(" " * indent, line.lstrip(), width, indent + 2 * (not indent))
+
+
+def cut(text: str, width: int | None) -> str:
+    """Return a line's beginning, as far as it fits."""
+    return (
+        text if width is None or len(text) <= width else f"{text[: max(width - 3, 0)].rstrip()}..."
     )

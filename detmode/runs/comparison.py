@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from detmode.reports.by_line import Entry, by_line
 from detmode.reports.page import Fact, Opened, Page, Table, plural
 from detmode.reports.shown import Shown
+from detmode.reports.terminal import fitted
 from detmode.reports.timeline import Timeline
 from detmode.runs.divergence import (
     BY_ITSELF,
@@ -17,7 +19,6 @@ from detmode.runs.divergence import (
     EAGERLY,
     GROUPS,
     INITIALIZE,
-    KINDS,
     Divergence,
     Line,
     as_data,
@@ -97,8 +98,7 @@ class Comparison(Shown):
     def verdict(self) -> str:
         """The result in one sentence."""
         if self.divergence is not None:
-            what = KINDS[self.divergence.kind]
-            return f"the runs diverge at {self.divergence.call.overload}: {what}"
+            return f"the runs diverge at {self.divergence.place}: {self.divergence.meaning}"
         if self.ranks is not None:
             names = " and ".join(self.ranks)
             text = f"ranks {names} have the same results of collectives, and of equal inputs"
@@ -160,10 +160,20 @@ class Comparison(Shown):
         return f"`detmode probe` shows whether {overload} varies by itself"
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
-        """Return the verdict, the next step, and each call that is shown with its properties."""
-        return "\n".join([self.opening(width=width, colour=colour), *self._body()])
+        """Return the verdict, the next step, and the calls at which the runs diverge.
 
-    def _body(self) -> list[str]:
+        Args:
+            long: all lines whose calls are not the same, too.
+            width: the columns of the terminal, which no line exceeds.
+            colour: the verdict in colour.
+        """
+        body = (fitted(part, width) for part in self._body(width))
+        parts = [self.opening(width=width, colour=colour), *body]
+        if long and self.lines:
+            parts += ["", by_line(map(_entry, self.lines), width)]
+        return "\n".join(parts)
+
+    def _body(self, width: int | None) -> list[str]:
         lines = [
             f"{self.same} {'call is' if self.same == 1 else 'calls are'} the same, "
             f"{self.different} differ, {self.only_first} are only in the first run, "
@@ -171,9 +181,9 @@ class Comparison(Shown):
         ]
         lines += self._about_the_runs()
         for title, divergence in self._opened():
-            lines += ["", f"{title}:", "", described(divergence)]
+            lines += ["", f"{title}:", "", described(divergence, width)]
         for dump in self.dumped:
-            lines += ["", str(dump)]
+            lines += ["", dump.text(width)]
         advice = self._how_to_dump()
         if advice is not None:
             lines += ["", advice]
@@ -236,6 +246,12 @@ class Comparison(Shown):
             opened=tuple(opened),
             origin=self.origin,
         )
+
+
+def _entry(line: Line) -> Entry:
+    """Return a line of code with the outcomes of its calls."""
+    outcomes = ", ".join(f"{n:,} {group.name}" for n, group in zip(line.counts, GROUPS) if n)
+    return Entry(line.row(None), "    ", (line.module or "", outcomes))
 
 
 def _opened_dump(call: CallDifference) -> Opened:

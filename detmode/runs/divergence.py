@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from detmode.reports.page import Fact, Group, Opened, TableRow, listed, shortened
+from detmode.reports.written_as import written_as
 from detmode.rules import default_rules
 from detmode.runs.dump_file import CallName
 from detmode.runs.trace_file import TraceCall
+from detmode.sites.source_lines import source_of
 from detmode.table.rule import Allow
 from detmode.table.rule_table import Row, resolve
 
@@ -79,6 +81,8 @@ class Line:
         counted = [f"{count:,} {group.name}" for group, count in zip(GROUPS, self.counts) if count]
         return TableRow(
             cells=(group.name, *map(str, self.counts), self.overload, self.site, self.module or ""),
+            source=(source := source_of(self.site)),
+            called=written_as(self.overload, source),
             group=group.name,
             rule=self.overload,
             message=f"{self.overload}: of its calls at this line, {', '.join(counted)}.",
@@ -128,6 +132,20 @@ class Divergence:
         """The call's overload, site and module."""
         return self.call.overload, self.call.site, self.call.module
 
+    @property
+    def meaning(self) -> str:
+        """A sentence on what the kind means for this call."""
+        if self.kind != "calls" or None not in (self.first, self.second):
+            return KINDS[self.kind]
+        run = "second" if self.first is None else "first"
+        return f"only the {run} run makes this call: an extra step, a missing operator"
+
+    @property
+    def place(self) -> str:
+        """The line of the call, and the name under which users call the operator."""
+        called = written_as(self.call.overload, source_of(self.call.site)) or self.call.overload
+        return f"{shortened(self.call.site)}, {called}"
+
 
 def _rule_for(call: TraceCall) -> str:
     if call.reads_uninitialized:
@@ -145,13 +163,16 @@ def rows_for(overload: str) -> list[Row]:
     return [row for row in rows if not isinstance(row.rule.action, Allow)]
 
 
-def described(divergence: Divergence) -> str:
+def described(divergence: Divergence, width: int | None = None) -> str:
     """Return a divergence as text, a line for each property."""
     call = divergence.call
+    source = source_of(call.site)
+    called = written_as(call.overload, source)
     rows = [
-        ("what", KINDS[divergence.kind]),
+        ("what", divergence.meaning),
+        ("line", "  ".join(filter(None, (shortened(call.site), source)))),
+        *((("called", called),) if called else ()),
         ("operator", call.overload),
-        ("site", shortened(call.site)),
         ("module", call.module or "-"),
         *((("graph", str(divergence.graph)),) if divergence.graph else ()),
         *((("collective", str(call.collective)),) if call.collective else ()),
@@ -162,9 +183,10 @@ def described(divergence: Divergence) -> str:
         ),
         *((("differing", ", ".join(divergence.differing)),) if divergence.differing else ()),
         *((name, form) for name, form, _ in call.tensors() if not name.startswith("mutated")),
+        *((("arguments", _arguments(divergence)),) if divergence.kind == "arguments" else ()),
         *_advice(divergence),
     ]
-    return listed(rows)
+    return listed(rows, width)
 
 
 def _advice(divergence: Divergence) -> Iterator[tuple[str, str]]:
@@ -179,6 +201,11 @@ def _advice(divergence: Divergence) -> Iterator[tuple[str, str]]:
             f"{names}: different states when recording began; detmode.seed_everything(seed) seeds "
             "all",
         )
+
+
+def _arguments(divergence: Divergence) -> str:
+    """Return the arguments that are no tensors, of both runs."""
+    return " and ".join(call.arguments for call in _both(divergence) if call is not None)
 
 
 def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
@@ -199,8 +226,13 @@ def as_opened(title: str, divergence: Divergence) -> Opened:
 
 
 def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
+    source = source_of(call.site)
+    yield "line", call.site
+    if source:
+        yield "source", source
+    if called := written_as(call.overload, source):
+        yield "called", called
     yield "operator", call.overload
-    yield "site", call.site
     yield "module", call.module or "-"
     yield "call number", str(call.number)
     if call.collective is not None:

@@ -6,7 +6,7 @@ Dumps are compared a chunk at a time, so that memory does not grow with the tens
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,8 @@ from detmode.runs.dump_file import CallName, DumpReader
 
 OTHER_SIGN = "other sign"
 NOT_FINITE = "NaN or Inf"
+_FEW = 8
+"""A tensor of so many elements is shown whole."""
 
 _BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16}
 _BITS |= {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -49,6 +51,8 @@ class ArrayDifference:
             ("3-4", 7), ...; then the elements whose signs differ (including 0.0 and -0.0), and
             those that differ and are not both finite. For complex numbers both components are
             counted. Empty unless the dtype is a float of 16 to 64 bits.
+        values: all elements in the first and in the second run, in row-major order, as text;
+            ``None`` where there are more than eight.
     """
 
     name: str
@@ -60,6 +64,7 @@ class ArrayDifference:
     region: tuple[tuple[int, int], ...] | None = None
     largest: float | int | None = None
     ulps: tuple[Count, ...] = ()
+    values: tuple[str, str] | None = None
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Yield the facts as (name, text), except for the histogram."""
@@ -69,6 +74,8 @@ class ArrayDifference:
             yield "elements", "not compared: dtypes or shapes differ"
             return
         yield "elements", f"{self.elements:,} of {self.size:,} differ"
+        if self.values is not None:
+            yield "values", " and ".join(self.values)
         if self.first and self.last:  # not for a single number
             yield "first", str(list(self.first))
             yield "last", str(list(self.last))
@@ -77,10 +84,14 @@ class ArrayDifference:
         if self.largest is not None:
             yield "largest", f"{self.largest:{',' if isinstance(self.largest, int) else '.6g'}}"
 
-    def __str__(self) -> str:
+    def text(self, width: int | None = None) -> str:
+        """Return the facts and the histogram, a line each."""
         heads = ["ulps", *[""] * len(self.ulps)]
         histogram = ((head, f"{label}: {n:,}") for head, (label, n) in zip(heads, self.ulps))
-        return listed([*self.facts(), *histogram])
+        return listed([*self.facts(), *histogram], width)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 @dataclass(frozen=True)
@@ -129,8 +140,13 @@ class CallDifference:
         if self.missing:
             yield f"only in one of the runs: {', '.join(self.missing)}"
 
+    def text(self, width: int | None = None) -> str:
+        """Return the title, each tensor that differs, and the summary."""
+        arrays = (array.text(width) for array in self.differing)
+        return "\n\n".join([f"{self.title}:", *arrays, *self.summary()])
+
     def __str__(self) -> str:
-        return "\n\n".join([f"{self.title}:", *map(str, self.differing), *self.summary()])
+        return self.text()
 
 
 def pairs(
@@ -179,7 +195,11 @@ def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifferenc
     difference = replace(difference, elements=0, size=math.prod(shape))
     counts = torch.zeros(len(_BOUNDS) + 2, dtype=torch.int64, device="cpu")
     begin = 0
+    values: tuple[list[Any], list[Any]] = ([], [])
     for mine, theirs in chunks:
+        if difference.size is not None and difference.size <= _FEW:
+            for numbers, chunk in zip(values, (mine, theirs)):
+                numbers += _numbers(chunk)
         where = unequal(mine, theirs)
         dtype = mine.dtype.to_real()
         if dtype in _BITS:
@@ -191,7 +211,20 @@ def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifferenc
             difference = _joined(difference, positions, shape, _largest(mine, theirs, where))
         begin += len(mine)
     rows = tuple(row for row in zip(_labels(), counts.tolist()) if row[1])
-    return replace(difference, ulps=rows) if difference.elements else None
+    shown = (_shown(values[0]), _shown(values[1])) if all(values) else None
+    return replace(difference, ulps=rows, values=shown) if difference.elements else None
+
+
+def _numbers(chunk: Tensor) -> list[Any]:
+    """Return the elements; none of a dtype that has no numbers."""
+    try:
+        return list(chunk.tolist())
+    except (RuntimeError, TypeError):  # packed dtypes
+        return []
+
+
+def _shown(values: Sequence[Any]) -> str:
+    return str(values[0] if len(values) == 1 else values)
 
 
 def _joined(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from tabulate import tabulate
-
+from detmode.reports.by_line import Entry, by_line
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Group, Page, Table, TableRow, plural
 from detmode.reports.shown import Shown
-from detmode.reports.terminal import table
+from detmode.reports.terminal import wrapped
+from detmode.reports.written_as import written_as
+from detmode.sites.source_lines import source_of
 
 REASONS = {
     "views": "return no data of their own",
@@ -49,6 +51,7 @@ _COLUMNS = (
     "site",
     "module",
 )
+_SHOWN = ("varied", "under", "differing", "elements", "largest", "rule", "module")
 
 
 @dataclass
@@ -183,18 +186,22 @@ class ProbeReport(Shown):
         return f"`detmode explain {worst.overload}` says why; `detmode run` follows its rule"
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
-        """Return a table, operators without a rule first, and the number of calls probed."""
+        """Return what varied, operators without a rule first, and the number of calls probed."""
         page = self.page()
         parts = [self.opening(width=width, colour=colour)]
         if self.rows:
-            widths = [40 if name == "differing" else None for name in page.table.columns]
-            parts += ["", table(_COLUMNS, page.table.cells(_COLUMNS), widths)]
+            cells = page.table.cells(_SHOWN)
+            entries = map(_entry, page.table.rows, cells)
+            parts += ["", by_line(entries, width, everything=long), ""]
         parts.append(f"Probed {self.probed} calls, each repeated {self._times()}.")
         if self.passed_over:
             totals = self._passed_over()
             parts[-1] += f" Skipped {sum(totals.values())}:"
-            rows = [(count, reason, REASONS[reason]) for reason, count in totals.items()]
-            parts.append(tabulate(sorted(rows, reverse=True), tablefmt="plain"))
+            rows = sorted(((count, reason) for reason, count in totals.items()), reverse=True)
+            parts += [
+                wrapped(f"{count:>5}  ", f"{reason}: {REASONS[reason]}", width)
+                for count, reason in rows
+            ]
         return "\n".join(parts)
 
     def page(self) -> Page:
@@ -229,6 +236,12 @@ class ProbeReport(Shown):
         return json.dumps(asdict(self), indent=2)
 
 
+def _entry(row: TableRow, cells: Sequence[str]) -> Entry:
+    varied, under, differing, elements, largest, rule, module = cells
+    more = f"differs {under}: {differing}, {elements} elements, largest difference {largest}"
+    return Entry(row, f"{varied} calls  ", (module, more, rule))
+
+
 def _row(row: ProbeRow) -> TableRow:
     outside = (None,) if sum(row.modules.values()) < row.varied else ()
     rule = "in no rule" if row.family is None else f"{row.family}: {row.action}"
@@ -243,4 +256,6 @@ def _row(row: ProbeRow) -> TableRow:
         f"repeats in {differing}.",
         site=row.site,
         modules=(*row.modules, *outside),
+        source=(source := source_of(row.site)),
+        called=written_as(row.overload, source),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from detmode.reports.page import Page, Table, plural, shortened
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
-from detmode.runs.divergence import COLUMNS, KINDS, Divergence, as_data
+from detmode.runs.divergence import COLUMNS, Divergence, as_data
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,9 @@ class RunComparison(Comparison):
     def verdict(self) -> str:
         """The result in one sentence."""
         if self.causes:
-            where = f"{some_ranks(self.causes[0].ranks)}, at"
+            where = some_ranks(self.causes[0].ranks)
             divergence = self.causes[0].divergence
-            return (
-                f"the runs diverge on {where} {divergence.call.overload}: {KINDS[divergence.kind]}"
-            )
+            return f"the runs diverge on {where}, at {divergence.place}: {divergence.meaning}"
         if any(self.missing):
             return f"{some_ranks(list(self.comparisons))} are identical, and others are missing"
         text = f"the runs of {plural(len(self.comparisons), 'rank')} are identical"

@@ -98,7 +98,7 @@ class StepsComparison(Comparison):
             return super().next_step
         return f"to find the call, record both runs again with {self.next}, and compare these"
 
-    def _body(self) -> list[str]:
+    def _body(self, width: int | None) -> list[str]:
         counts = (
             f"{plural(self.same, 'step')} are the same, {self.different} differ, {self.only_first} "
             f"are only in the first run, {self.only_second} only in the second"

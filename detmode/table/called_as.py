@@ -69,6 +69,12 @@ def names_of_users() -> tuple[str, ...]:
     return tuple(_by_name())
 
 
+def functions_of(op: str) -> tuple[str, ...]:
+    """Return the names, without PyTorch's modules, of what calls an operator."""
+    called_by = _by_name().items()
+    return tuple(name for name, called in called_by if op in called.forward + called.listed)
+
+
 def name_of(function: Callable[..., Any]) -> str | None:
     """Return the name of one of PyTorch's functions or modules; ``None`` for anything else.
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from detmode.testing.suite import SuiteMode
 
 _OFFENDERS = ("error", "warn")
+_NOTHING_NEW = "No new nondeterministic calls"
 
 
 class WholeSuite:
@@ -212,8 +213,10 @@ class WholeSuite:
         if self._known:
             offenders = self._offenders()
             occurred = {self._key(record.overload, record.site) for record in offenders}
-            line += f", in addition to {len(offenders) - len(new)} in the baseline"
-            line += f"; {len(self._known - occurred)} of the baseline did not occur"
+            count = plural(len(new), "new nondeterministic call") if new else _NOTHING_NEW
+            line = f"{count} ({len(offenders) - len(new)} known, in the baseline)"
+            if missed := len(self._known - occurred):
+                line += f"; {missed} of the baseline did not occur"
         terminalreporter.write_line(line)
         terminalreporter.write_line(
             f"{plural(calls['substitute'], 'call')} substituted, {calls['native']} made "

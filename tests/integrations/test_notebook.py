@@ -138,5 +138,5 @@ def test_differences_are_shown(notebook: dict[str, Any]) -> None:
     shown = notebook["recorded"]["html"]
     assert notebook["recorded"]["error"] is None
     assert "The runs diverge at this call" in shown
-    assert notebook["recorded"]["result"].startswith("<Comparison: The runs diverge at aten::")
+    assert notebook["recorded"]["result"].startswith("<Comparison: The runs diverge at cell ")
     assert '<span class="mark">differs</span>' in shown

@@ -53,10 +53,11 @@ def said(made, warn_only, call):
 @pytest.mark.parametrize("warn_only", [False, True])
 @pytest.mark.parametrize("call", [put, max_unpool])
 def test_a_message_begins_with_pytorchs_text(mode, call, warn_only):
-    """The first line is PyTorch's error or warning to the letter; then the place, the remedy."""
-    first, at, remedy = said(mode(warn_only), warn_only, call).split("\n")
+    """The first line is PyTorch's error or warning to the letter; then place, code and remedy."""
+    first, at, code, remedy = said(mode(warn_only), warn_only, call).split("\n")
     assert first == native_text(call, warn_only=warn_only)
     assert at.startswith("  at ")
+    assert code.startswith("    return ")
     assert "detmode.allow(" in remedy
     assert warn_only or "warn_only=True" in remedy
 
@@ -198,7 +199,8 @@ def test_strict_raises_what_pytorch_is_silent_about(mode, table):
         torch.use_deterministic_algorithms(False)
         with pytest.raises(RuntimeError, match="was turned off inside the block"):
             target.cumsum(0)
-    first, _, remedy = str(caught.value).splitlines()
+    first, _, code, remedy = str(caught.value).splitlines()
+    assert code == "    target.cumprod_(0)"
     assert first.startswith("aten::cumprod_.default may vary between runs, and PyTorch gives")
     assert remedy.endswith("to get warnings instead of errors: strict=False")
     assert target.tolist() == [2, 3]
@@ -286,7 +288,7 @@ def test_a_refusal_knows_its_line():
     ):
         max_unpool()
     site = messages.site_of(caught.value)
-    assert f"\n  at {site}\n" in str(caught.value)
+    assert f"\n  at {site}\n    return F.max_unpool2d(" in str(caught.value)
     assert messages.site_of(pickle.loads(pickle.dumps(caught.value))) == site
     assert messages.site_of(RuntimeError(str(caught.value))) is None
     assert messages.site_of(KeyError()) is None

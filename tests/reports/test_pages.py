@@ -158,7 +158,7 @@ def test_what_needs_attention_comes_first(reports: dict[str, Shown]) -> None:
     ]  # fmt: skip
     assert page.severity == "error"
     lines = str(reports["mode"]).splitlines()
-    assert [line.split()[2] for line in lines if " train.py:7 " in line] == [
+    assert [line.split()[1] for line in lines[lines.index("train.py:7") + 1 :]] == [
         row.group for row in page.table.rows
     ]
 
@@ -460,7 +460,8 @@ def test_the_divergent_call_is_opened_with_both_sides(comparison: detmode.Compar
     assert opened.title == "The runs diverge at this call"
     assert Fact("operator", *["aten::addmm.default"] * 2) in opened.facts
     assert [fact.name for fact in opened.facts if fact.differs] == ["output 0"]
-    assert {"site", "module", "input 0", "input 2"} <= {fact.name for fact in opened.facts}
+    names = {fact.name for fact in opened.facts}
+    assert {"line", "called", "module", "input 0", "input 2"} <= names
     text = Checked(comparison.to_html()).text
     for fact in opened.facts:
         assert shortened(fact.first) in text

@@ -414,36 +414,46 @@ def test_the_step_where_filling_costs(head, is_named):
     assert ("`detmode record` says whether anything reads it" in step) == is_named
 
 
-WIDE = "3        aten::put_.default  warn                   put       train.py:7  Net.head"
-NARROW = ["    3  warn        aten::put_.default", "                   train.py:7  Net.head"]
+LINES = ["train.py:7", "    3  warn                    Tensor.put_  aten::put_.default  Net.head"]
 
 
 def test_the_text(monkeypatch):
-    """A line a row, or two where the terminal is narrow; what only fills memory is one line."""
+    """Rows stand below their line of code, no wider than the terminal; what fills memory is one."""
     filled = replace(ROW, **RUN_TO_RUN, family="uninitialized_memory")
     library = "/env/lib/python3.13/site-packages/lib/conv.py:3"
     long = replace(ROW, site=library, outer_site="train.py:9", because="it races", ranks=[0, 2])
     report = Report([ROW, filled, replace(filled, site="x.py:2", count=1000)])
-    for columns in (None, 120):
-        assert WIDE in report.text(width=columns).splitlines()
+    for columns in (None, 80, 120):
+        lines = report.text(width=columns).splitlines()
+        assert lines[lines.index(LINES[0]) + 1] == LINES[1]
     for columns in (60, 119):
         monkeypatch.setenv("COLUMNS", str(columns))
         lines = str(report).splitlines()
-        assert lines[lines.index(NARROW[0]) + 1] == NARROW[1]
         assert max(map(len, lines)) <= columns
-        assert lines[-1] == "1,003 more calls at 2 lines only fill new memory"
+        last = " ".join(str(report).split("\n\n")[-1].split())
+        assert last == "+ 1,003 allocations at 2 lines (filled by PyTorch; nothing to do)"
     assert "  family     uninitialized_memory" in report.text(long=True)
-    # A table that is wider than a wide terminal takes two lines a row too.
-    wider = Report([ROW, replace(ROW, overload="aten::" + "x" * 100)])
-    assert NARROW[0] in wider.text(width=150)
     told = Report([long]).text(long=True, width=80).partition("\n\n")[2].splitlines()
-    assert told[0] == "aten::put_.default"
+    assert told[0] == "train.py:9"
     assert {
+        "  overload    aten::put_.default",
         "  site        lib/conv.py:3",
         "  outer_site  train.py:9",
         "  because     it races",
         "  ranks       0, 2",
     } <= set(told)
+
+
+def test_a_screen_of_rows():
+    """A terminal gets the first rows and a count; a file, and who asks for all, get every row."""
+    rows = [replace(ROW, site=f"train.py:{line}") for line in range(1, 21)]
+    report = Report([*rows, replace(ROW, action="error", site="train.py:99")])
+    shown = report.text(width=80)
+    assert shown.index("train.py:99") < shown.index("train.py:1\n")
+    assert "train.py:12\n" not in shown
+    assert shown.endswith("+ 9 rows (--all, or long=True, shows them)")
+    for text in (report.text(), report.text(long=True, width=80)):
+        assert all(f"{row.site}\n" in text for row in rows)
 
 
 def test_json_round_trip(mode):

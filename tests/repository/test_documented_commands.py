@@ -18,7 +18,8 @@ CONSOLE = re.compile(r"```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # What depends on the machine or chance: digests, times, where Python is, how far runs differ.
 VARYING = re.compile(
     r"\b[0-9a-f]{16}\b|\b\d+\.\d+s\b|(?<=File \").*(?=\", line)|(?<=line )\d+"
-    r"|(?<=/rank)\d$|[\d,]+(?= (?:calls|differ|are only|only))|^(?:step|number) .*$",
+    r"|(?<=/rank)\d$|[\d,]+(?= (?:calls|differ|are only|only))|^(?:step|number) .*$"
+    r"|(?<=only the )\w+(?= run makes)",
     re.MULTILINE,
 )
 

@@ -13,6 +13,7 @@ from detmode.cli import options as option
 from detmode.cli.output import check_output, form_of, give
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process.spelling import did_you_mean
+from detmode.reports.terminal import terminal_width
 
 ABOUT = "run a CUDA or Triton kernel under many orders of its threads, without a GPU"
 EXAMPLES = (
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if form_of(options) == "json":
         give(options, "[" + ", ".join(each.to_json() for each in certificates) + "]")
     else:
-        give(options, "\n\n".join(map(str, certificates)))
+        width = terminal_width(sys.stdout) if options.file is None else None
+        give(options, "\n\n".join(certificate.text(width=width) for certificate in certificates))
     return 0 if all(each.is_order_independent for each in certificates) else 1
 
 

@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.path(runs, "second", metavar="RUN")
     report = parser.add_argument_group("the report")
     option.output(report, *FORMATS)
-    option.quiet(report)
+    option.quiet_or_long(report)
     option.files(report, "html", "sarif")
 
 

@@ -37,7 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.output(output, "table", "json", "github")
     kind = output.add_mutually_exclusive_group()
     option.quiet(kind)
-    option.flag(kind, "--all", "print the notes too: what is fine, or matters elsewhere")
+    about = "print the notes too: what is fine, or matters elsewhere"
+    kind.add_argument("--all", "--long", action="store_true", help=about)
 
 
 def run(options: argparse.Namespace) -> int:

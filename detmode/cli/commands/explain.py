@@ -12,7 +12,7 @@ from detmode.cli import options as option
 from detmode.cli.output import check_output, form_of, give
 from detmode.cli.rows import means, similar
 from detmode.cli.usage import UsageError
-from detmode.reports.terminal import paragraphs, terminal_width
+from detmode.reports.terminal import paragraphs, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from detmode.table.rule import Rule
@@ -65,9 +65,10 @@ def run(options: argparse.Namespace) -> int:
     parts = [paragraphs(("op", "rule"), [[op, none]], width) for op in unlisted]
     parts += [_paragraph(row, width) for row in explained]
     if len({row.rule.op for row in found}) < len(found):
-        parts.append("Of an operator's rows the first one whose condition holds decides.")
+        text = "Of an operator's rows the first one whose condition holds decides."
+        parts.append(wrapped("", text, width))
     for family in dict.fromkeys(row.family for row in found):
-        parts += _about_family(family)
+        parts += (_paragraphs(part, width) for part in _about_family(family))
     give(options, "\n\n".join(parts))
     return 0
 
@@ -137,10 +138,16 @@ def _about_family(family: str) -> Iterator[str]:
 
     cost = _sections(family).get("Cost")
     if cost is not None:
-        # As it is written: a section has paragraphs, and may have a table.
         yield f"Cost of the family {family}:\n\n{cost.replace('``', '`')}"
         page = f"docs/rules/{page_of(family)}"
         yield f"More: {page} (What varies, What happens instead, Limits, Rows)"
+
+
+def _paragraphs(text: str, width: int | None) -> str:
+    """Return paragraphs, each as wide as the terminal; as they are where there is none."""
+    if width is None:
+        return text
+    return "\n\n".join(wrapped("", " ".join(part.split()), width) for part in text.split("\n\n"))
 
 
 def rows_for(table: RuleTable, op: str) -> Iterator[Row]:

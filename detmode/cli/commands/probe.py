@@ -29,7 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.several(group, "--skip", "OP", "leave out an operator, or a glob; repeatable")
     report = parser.add_argument_group("the report")
     option.output(report, *FORMATS)
-    option.quiet(report)
+    option.quiet_or_long(report)
     option.files(report, "report", "html", "sarif")
 
 

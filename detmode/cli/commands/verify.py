@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from detmode.cli import options as option
 from detmode.cli.output import (
@@ -15,6 +14,7 @@ from detmode.cli.output import (
     say_next,
     show,
 )
+from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 
 ABOUT = "check every claim of the table on this machine"
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
         for what in outcome.skipped:
             note(f"{outcome.family} {outcome.dtype}: skipped {what}")
     for failure in failed:
-        print(f"detmode: {failure}", file=sys.stderr)
+        say(f"detmode: {failure}")
     if failed:
         step = "until a claim holds here, --override OP=native leaves its substitute out"
         say_next(options, step)

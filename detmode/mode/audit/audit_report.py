@@ -13,10 +13,12 @@ from detmode.process.text import text_of
 from detmode.reports.page import Listing, Page, Table, plural
 from detmode.reports.report import Report, head_of, read_json, rows_of
 from detmode.reports.report_row import ReportRow
-from detmode.reports.terminal import table
+from detmode.reports.terminal import table, wrapped
 from detmode.reports.verdict import gaps_of, verdict_of
 
-_MODULES_SHOWN = 10
+_MODULES_SHOWN = 5
+_SIZES = 41
+"""The characters of the columns beside the modules."""
 _COST = 0.01
 """The share of all bytes from which on filling new memory counts as a cost."""
 _COVERED = "deterministic on one GPU model with one software: every call met would be covered"
@@ -128,8 +130,13 @@ class AuditReport(Report):
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the rows, the estimate, the costliest modules, and what the audit cannot see."""
-        rows = super().text(long=long, width=width, colour=colour)
-        parts = [rows, "\n".join(self._estimate()), self._where(), text_of_unseen(self.unseen)]
+        estimate = "\n".join(wrapped("", sentence, width) for sentence in self._estimate())
+        parts = [
+            super().text(long=long, width=width, colour=colour),
+            estimate,
+            self._where(width, long=long),
+            text_of_unseen(self.unseen, width, long=long),
+        ]
         return "\n\n".join(part for part in parts if part)
 
     def page(self) -> Page:
@@ -169,13 +176,15 @@ class AuditReport(Report):
             "is smaller.",
         )
 
-    def _where(self) -> str:
+    def _where(self, width: int | None, *, long: bool) -> str:
         """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
-        shown, more = table(columns, rows[:_MODULES_SHOWN]), len(rows) - _MODULES_SHOWN
-        return f"{shown}\nand {more} more modules" if more > 0 else shown
+        most = len(rows) if long else _MODULES_SHOWN
+        widths = (width and width - _SIZES, None, None, None)
+        shown, more = table(columns, rows[:most], widths), len(rows) - most
+        return f"{shown}\n+ {plural(more, 'module')}" if more > 0 else shown
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Return columns and rows for the modules, the costliest first."""

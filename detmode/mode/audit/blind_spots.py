@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
-from textwrap import fill
 
 import torch
 
 from detmode.mode.row_counter import guarantee_of
-from detmode.reports.page import Listing
-from detmode.reports.terminal import table
+from detmode.reports.page import Listing, plural
+from detmode.reports.terminal import is_wider, paragraphs, table, wrapped
 from detmode.table.outcome import ActionName, Guarantee
 from detmode.table.rule import Allow
 from detmode.table.rule_table import Row, RuleTable, resolve
 
-_WIDTH = 100
 _ON_CPU = (
     "CPU",
     "SparseCPU",
@@ -184,19 +182,30 @@ def listing_of(unseen: Unseen) -> Listing:
     return Listing(f"Not seen: {unseen.what}", _COLUMNS if rows else (), rows, text)
 
 
-def text_of(unseen: Iterable[Unseen]) -> str:
+def text_of(unseen: Iterable[Unseen], width: int | None, *, long: bool) -> str:
     """Return the text: calls that the run reveals, then the rest."""
-    parts, rest = [], []
-    for spot in unseen:
-        if spot.calls:
-            rows = [tuple(cell or "" for cell in astuple(row)) for row in spot.rows]
-            text = f"Not seen: {spot.what}. The run calls {', '.join(spot.calls)}; {spot.because}."
-            parts.append(f"{fill(text, _WIDTH)}\n{table(_COLUMNS, rows)}")
-        elif spot.rows:
-            ops = dict.fromkeys(row.op for row in spot.rows)
-            rest.append(f"{spot.what} ({', '.join(ops)})")
-        else:
-            rest.append(spot.what)
-    if rest:
-        parts.append(fill(f"No audit sees: {'; '.join(rest)}.", _WIDTH))
-    return "\n\n".join(parts)
+    unseen = list(unseen)
+    revealed = [_revealed(spot, width, long=long) for spot in unseen if spot.calls]
+    rest = [spot for spot in unseen if not spot.calls]
+    if not rest:
+        return "\n\n".join(revealed)
+    ops = list(dict.fromkeys(row.op for spot in rest for row in spot.rows))
+    if long:
+        kinds = [f"{spot.what} ({', '.join(ops)})" if spot.rows else spot.what for spot in rest]
+        text = f"No audit sees: {'; '.join(kinds)}."
+    else:
+        kinds = [f"{plural(len(ops), 'operator')} of CUDA only"] if ops else []
+        kinds.append(f"{plural(sum(not spot.rows for spot in rest), 'kind')} of calls")
+        text = f"No audit sees {' and '.join(kinds)} (--all, or long=True, lists them)."
+    return "\n\n".join([*revealed, wrapped("", text, width)])
+
+
+def _revealed(spot: Unseen, width: int | None, *, long: bool) -> str:
+    """Return what the run's calls reveal, as a sentence, and where asked its rows."""
+    text = f"Not seen: {spot.what}. The run calls {', '.join(spot.calls)}; {spot.because}."
+    head = wrapped("", text, width)
+    rows = [[cell or "" for cell in astuple(row)] for row in spot.rows]
+    if not long:
+        return head
+    shown = table(_COLUMNS, rows)
+    return f"{head}\n{paragraphs(_COLUMNS, rows, width) if is_wider(shown, width) else shown}"

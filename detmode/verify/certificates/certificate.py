@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -17,6 +18,8 @@ from detmode.bits.difference import same_bits
 from detmode.bits.tensors import dtype_and_shape
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
+from detmode.reports.page import listed
+from detmode.reports.terminal import terminal_width, wrapped
 from detmode.table.values import Value
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "first_variation"]
@@ -233,9 +236,13 @@ class Certificate(Value):
         lines = ", ".join(self.float_adds) if kind == FLOAT_ADD else ""
         return f"{kind} at {lines}" if lines else kind
 
+    def text(self, *, width: int | None = None) -> str:
+        """Return the summary and a table, in lines of at most ``width`` characters."""
+        return f"{wrapped('', self.summary, width)}\n\n{listed(self._rows(), width)}"
+
     def __str__(self) -> str:
-        """Return the summary and a table."""
-        return f"{self.summary}\n\n{tabulate(self._rows(), tablefmt='plain', maxcolwidths=88)}"
+        """Return the text, as wide as the terminal on stdout."""
+        return self.text(width=terminal_width(sys.stdout))
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""

@@ -1,0 +1,61 @@
+"""The name under which users call an operator: ``F.interpolate``, ``Tensor.item``."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import torch
+
+from detmode.table.called_as import functions_of
+
+_WRITTEN = {
+    "aten::_local_scalar_dense": ("Tensor.item",),
+    "aten::_to_copy": ("Tensor.to",),
+    "aten::lift_fresh": ("torch.tensor", "torch.as_tensor", "torch.from_numpy"),
+}
+"""Names that users have for operators that no function of PyTorch is named after.
+
+The first one stands for all where the line of code has none of them.
+"""
+_MOST_FUNCTIONS = 3
+"""Of so many functions that call an operator the first stands for all."""
+
+
+@lru_cache(1 << 10)
+def written_as(overload: str, source: str = "") -> str:
+    """Return the name under which users call an operator; empty where none is known.
+
+    >>> written_as("aten::upsample_bilinear2d_backward.default", "F.interpolate(x, 9)")
+    'F.interpolate'
+
+    Args:
+        overload: of the operator, such as ``"aten::put_.default"``.
+        source: the line of code that makes the call; what it names comes first.
+    """
+    op = overload.partition(".")[0]
+    bare = op.partition("::")[2]
+    if op in _WRITTEN:
+        names = _WRITTEN[op]
+        return next((name for name in names if _is_called(name, source)), names[0])
+    names = functions_of(op)
+    in_source = sorted((name for name in (bare, *names) if _is_called(name, source)), key=len)
+    stem = bare.lstrip("_").removesuffix("_backward").removesuffix("_forward")
+    functions = [name for name in names if name.islower()]
+    of_few = functions[:1] if len(functions) <= _MOST_FUNCTIONS else []
+    same = [name for name in names if name == stem]
+    candidates = (*reversed(in_source), bare, *same, *of_few, stem)
+    return next(filter(None, map(_qualified, candidates)), "")
+
+
+def _is_called(name: str, source: str) -> bool:
+    """Return whether a line of code calls a function of this name."""
+    return re.search(rf"\b{name.rpartition('.')[2]}\(", source) is not None
+
+
+def _qualified(name: str) -> str:
+    """Return a function's or a module's name with PyTorch's, as its documentation has it."""
+    places = {"F": torch.nn.functional, "torch": torch, "Tensor": torch.Tensor, "nn": torch.nn}
+    known = (prefix for prefix, place in places.items() if callable(getattr(place, name, None)))
+    prefix = "" if name.startswith("_") else next(known, "")
+    return prefix and f"{prefix}.{name}"
