@@ -65,6 +65,11 @@ def nll_loss2d_forward(
     return output, total_weight
 
 
+def choose(pixels: int) -> int:
+    """Choose the blocks that add up so many pixels, which decides the order of the additions."""
+    return min(-(-pixels // (THREADS * PER_THREAD)), MAX_BLOCKS)
+
+
 @planned
 def _plan(
     dtype: torch.dtype,
@@ -101,7 +106,7 @@ def _plan(
     if weights is not None:
         check_scalar_type(dtype, weights[0])
     pixels = n * height * width
-    blocks = min(-(-pixels // (THREADS * PER_THREAD)), MAX_BLOCKS)
+    blocks = choose(pixels)
     add, finish = _unsized(dtype, classes > 0, weights is not None, reduction == MEAN)
     of_images, *of_pixels = target_strides
     add_pixels = add.of_blocks(
