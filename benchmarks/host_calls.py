@@ -33,7 +33,7 @@ from torch.utils.benchmark import timer
 from detmode import DeterministicMode
 from detmode.cuda import device, host
 from detmode.cuda.launch import _plans as plans
-from detmode.cuda.rows import interpolation_tables, positions
+from detmode.cuda.rows import positions
 from detmode.mode.substitution import _valid as validated
 from detmode.rules.max_unpool import launch as max_unpool
 from detmode.rules.nll_loss2d import launch as nll_loss2d
@@ -89,7 +89,7 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: _doubled(1, 1000 + n),
         GATHER,
     ),
-    # Those of many elements are written in a launch of their own, once for each length.
+    # Those of many elements are written in a launch of their own.
     "upsample_bilinear2d_backward, large": (
         aten.upsample_bilinear2d_backward.default,
         lambda n: _doubled(64, 1024 + n),
@@ -234,7 +234,6 @@ def without_launches() -> Iterator[None]:
         mock.patch.object(torch._C, "_cuda_getDevice", gc.get_debug, create=True),
         mock.patch.object(torch._C, "_cuda_getCurrentRawStream", abs, create=True),
         mock.patch.object(torch.cuda, "is_current_stream_capturing", bool),
-        mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
         mock.patch.object(max_unpool, "out_of_range", _nothing),
         mock.patch.object(nll_loss2d, "_check_on_host", _nothing),
@@ -243,16 +242,12 @@ def without_launches() -> Iterator[None]:
         yield
 
 
-def _lasting_stream(_: Tensor) -> int | None:
-    return device.lasting_stream(0)
-
-
 def _nothing(*_: object, **__: object) -> None:
     pass
 
 
 def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
-    """Make the calls, and forget what was planned, validated and written for their shapes.
+    """Make the calls, and forget what was planned and validated for their shapes.
 
     The CPU's allocator takes microseconds for sizes that it meets first: no cost of a plan.
     """
@@ -265,9 +260,6 @@ def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
             _past.append(gc.get_referents(plan))
             plan.cache_clear()
     validated.clear()
-    for tables in interpolation_tables._tables.values():
-        tables.axes.clear()
-        tables.used = 0
 
 
 def seconds(function: Any, inputs: Sequence[Arguments]) -> float:

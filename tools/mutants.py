@@ -199,10 +199,6 @@ UNDONE = (
         "test_hooks.py", ("callbacks.py", "_waiting.get_future", "not future.done()", "False")
     ),
     *_seen_by(
-        "rows/test_interpolation.py -k kept",
-        ("interpolation_tables.py", "kept_tables", "or found.used > CAPACITY", ""),
-    ),
-    *_seen_by(
         "test_allocation.py",
         ("allocation.py", "_new", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
     ),

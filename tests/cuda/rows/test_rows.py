@@ -18,7 +18,7 @@ from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 from detmode.cuda.rows.ways import Way
-from detmode.cuda.strips import Strips
+from detmode.cuda.strips import Strips, strips_of
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
@@ -286,6 +286,24 @@ def test_strips_of_one_block_wait_for_one_another(
         move.run(move_rows, STRIPS, **options)
     found = in_schedules(lambda: move.run(move_rows, STRIPS, **options), 5)
     assert same_bits(found, move.run(move_rows, in_memory, **options))
+
+
+@pytest.mark.parametrize(
+    ("move_rows", "size", "each", "in_memory"),
+    [(add_rows, 8000, 12, Way.SINGLY), (assign_rows, 20000, 4, Way.ELECTED)],
+    ids=["sum", "assignment"],
+)
+def test_the_shared_memory_of_a_gpu_changes_no_bit(
+    move_rows: Callable[..., None], size: int, each: int, in_memory: Way
+) -> None:
+    """Planes that are cut for a block of Turing, Ada and Hopper have the bits of those in memory."""
+    maker, shape = Maker(torch.float32, seed=5), Rows(64, 100, 1, size)
+    index, source = maker.integers(0, size, 6400), maker.normal(6400)
+    move = move_of(maker.normal(64 * size), index, source, shape)
+    cuts = [strips_of(64, size, 100, each, most * 1024, 20) for most in (64, 99, 227)]
+    assert [cut and cut.strips for cut in cuts] == [2, 1, 1]
+    expected = move.run(move_rows, in_memory)
+    assert all(same_bits(move.run(move_rows, cut), expected) for cut in cuts)
 
 
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])
