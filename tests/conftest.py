@@ -17,7 +17,6 @@ import torch
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
-from detmode.cuda.launch import forget_plans
 from tests.shared import ROOT, needs, selection
 
 pytest_plugins = ["tests.shared.small_table"]
@@ -153,12 +152,6 @@ class LeftOut:
                 "what is sampled has another share each day: "
                 f"DETMODE_SHARE={selection.SHARE} has this one"
             )
-
-
-@pytest.fixture(autouse=True)
-def new_plans() -> None:
-    """Launches are planned anew in each test, which may change what plans depend on."""
-    forget_plans()
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Inputs that properties draw, and the claim they share: the same bits in two schedules."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from detmode.bits.difference import same_bits
 from detmode.cuda import host
-from detmode.cuda.launch import forget_plans
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.inputs import back_to_front, channels_last, shifted
@@ -75,17 +73,6 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     if shape:
         lengths[dim] = draw(COUNTS) if size else 0
     return shape, dim, lengths, draw(st.sampled_from([1, min(2, size), size]))
-
-
-@contextmanager
-def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
-    """Patches of what plans depend on: nothing is planned otherwise inside, or so behind."""
-    forget_plans()
-    with ExitStack() as stack:
-        for each in patches:
-            stack.enter_context(each)
-        yield
-    forget_plans()
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, new_arange, planned
+from detmode.cuda import clone, contiguous, new_arange
 from detmode.cuda.rows.positions import (
     axis_of,
     check_on_host,
@@ -123,11 +123,12 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
 
     An expanded index is recognised by its strides.
     """
-    shape, repeats_before, repeats_behind = _layout(index.shape, index.stride(), dim, size)
-    if not repeats_behind:
+    shape = Rows(prod(index.shape[:dim]), index.shape[dim], prod(index.shape[dim + 1 :]), size)
+    repeats = [stride == 0 or n == 1 for n, stride in zip(index.shape, index.stride())]
+    if not all(repeats[dim + 1 :]):
         return contiguous(index), shape
     row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
-    if repeats_before:
+    if all(repeats[:dim]):
         return contiguous(row_index[(0,) * dim]), shape
     outer, n, inner, *_ = shape
     if inner == 1:
@@ -135,15 +136,3 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
     starts = new_arange(index, outer).view(*index.shape[:dim], 1)
     positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
     return positions, Rows(1, outer * n, inner, outer * size)
-
-
-@planned
-def _layout(
-    sizes: tuple[int, ...], strides: tuple[int, ...], dim: int, size: int
-) -> tuple[Rows, bool, bool]:
-    """The elements' layout; whether the index repeats itself before ``dim``, and behind it."""
-    # A plain tuple is cut quicker than a torch.Size.
-    sizes = tuple(sizes)
-    repeats = [stride == 0 or length == 1 for length, stride in zip(sizes, strides)]
-    shape = Rows(prod(sizes[:dim]), sizes[dim], prod(sizes[dim + 1 :]), size)
-    return shape, all(repeats[:dim]), all(repeats[dim + 1 :])

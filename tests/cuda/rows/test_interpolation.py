@@ -20,7 +20,7 @@ from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
-from tests.shared.strategies import ANY_LAYOUT, SEEDS, planned_with
+from tests.shared.strategies import ANY_LAYOUT, SEEDS
 
 SUBSTITUTES = {
     rule.op: rule.action.function
@@ -91,7 +91,7 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
     }
-    with host.schedule(seed), planned_with(mock.patch.multiple(gather, **limits)):
+    with host.schedule(seed), mock.patch.multiple(gather, **limits):
         result = SUBSTITUTES[op](**call)
     truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
     grad = call["grad_output"]
@@ -110,11 +110,11 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
-        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0)),
-        mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
+        mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0),
+        mock.patch.object(gather, "launch", wraps=gather.launch) as launched,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
-    assert planned.call_args.args[1].endswith(f", {packed}>")
+    assert launched.call_args.args[1].endswith(f", {packed}>")
     assert torch.equal(result, backward(grad, [6, 6], [1, 16, 3, 3], False))
 
 
@@ -138,7 +138,7 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         entries.clear()
         result = backward(grad, out, [1, channels, *size], False, *scales)
         found = [*entries]
-        with planned_with(mock.patch.multiple(gather, SHARED=0, STRIP=0)):
+        with mock.patch.multiple(gather, SHARED=0, STRIP=0):
             again = backward(grad, out, [1, channels, *size], False, *scales)
         assert torch.equal(result, again)
         return found
