@@ -147,23 +147,21 @@ def gather_backward(
     grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     way = choose(axes, length, opmath, grad_input.numel(), inner)
     if way in (Way.SMALL, Way.STRIPS):
-        how = {"align_corners": align_corners, "clamps": interpolation.clamps}
-        _gather_by_itself(way, interpolation, grad_output, grad_input, outer, inner, axes, how)
-        return grad_input
-    tables = new_empty(grad_output, (length,), opmath)
-    launch(
-        interpolation.source, f"upsample_tables<{interpolation.name}, {ctype(opmath)}>", length,
-        tables=tables, resized=resized(axes), align_corners=align_corners,
-    )  # fmt: skip
-    gather = partial(_gather, tables, clamps=interpolation.clamps)
-    if way is Way.WHOLE:
-        gather(grad_output, grad_input, outer, inner, axes)
-        return grad_input
-    last, *others = axes
-    lines, row = outer * math.prod(axis.size for axis in others), last.out * inner
-    sums = new_empty(tables, (lines, row))
-    gather(grad_output, sums, outer, row, others)
-    gather(sums, grad_input, lines, inner, [last])
+        gather = partial(_gather_at_once, way, interpolation, align_corners)
+    else:
+        tables = new_empty(grad_output, (length,), opmath)
+        entry = f"upsample_tables<{interpolation.name}, {ctype(opmath)}>"
+        written = {"tables": tables, "resized": resized(axes), "align_corners": align_corners}
+        launch(interpolation.source, entry, length, **written)
+        gather = partial(_gather, interpolation, tables)
+    if way is Way.LAST_APART:
+        last, axes = axes[0], axes[1:]
+        row = last.out * inner
+        lines = grad_input.numel() // (last.size * inner)
+        sums = new_empty(tables, (lines, row))
+        gather(grad_output, sums, outer, row, axes)
+        grad_output, outer, axes = sums, lines, (last,)
+    gather(grad_output, grad_input, outer, inner, axes)
     return grad_input
 
 
@@ -227,49 +225,45 @@ def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
     return total
 
 
-def _gather_by_itself(
+def _gather_at_once(
     way: Way,
     interpolation: Interpolation,
+    align_corners: bool,
     grad_output: Tensor,
     grad_input: Tensor,
     outer: int,
     inner: int,
     axes: Sequence[Axis],
-    how: dict[str, Any],
 ) -> None:
-    """Launch what needs no tables in memory."""
+    """Launch what writes [outer, (sizes of axes,) inner], and needs no tables in memory."""
     types = f"<{interpolation.name}, {ctype(grad_output.dtype)}, {len(axes)}>"
-    gradients = {"grad_output": grad_output, "grad_input": grad_input, "resized": resized(axes)}
+    how: dict[str, Any] = {"align_corners": align_corners, "clamps": interpolation.clamps}
+    how |= {"grad_output": grad_output, "grad_input": grad_input, "resized": resized(axes)}
+    numel, width = grad_input.numel(), axes[0].size
     if way is Way.SMALL:
-        launch_blocks(
-            interpolation.source, f"upsample_small{types}", -(-grad_input.numel() // BLOCK), BLOCK,
-            SHARED, outer=outer, inner=inner, **gradients, **how,
-        )  # fmt: skip
-        return
-    width = axes[0].size
-    launch_blocks(
-        interpolation.source, f"upsample_strips{types}",
-        (-(-width // BLOCK), grad_input.numel() // width), BLOCK, STRIP,
-        capacity=STRIP, **gradients, **how,
-    )  # fmt: skip
+        entry, blocks = f"upsample_small{types}", -(-numel // BLOCK)
+        how |= {"outer": outer, "inner": inner}
+        launch_blocks(interpolation.source, entry, blocks, BLOCK, SHARED, **how)
+    else:
+        entry, strips = f"upsample_strips{types}", (-(-width // BLOCK), numel // width)
+        launch_blocks(interpolation.source, entry, strips, BLOCK, STRIP, capacity=STRIP, **how)
 
 
 def _gather(
+    interpolation: Interpolation,
     tables: Tensor,
     grad_output: Tensor,
     grad_input: Tensor,
     outer: int,
     inner: int,
     axes: Sequence[Axis],
-    *,
-    clamps: bool,
 ) -> None:
-    """Launch what writes [outer, (sizes of axes,) inner]."""
+    """Launch what writes the same by tables in memory."""
     numel, read = grad_input.numel(), ctype(grad_output.dtype)
     types = f"{read}, {ctype(grad_input.dtype)}, {len(axes)}"
     gathered: dict[str, Any]
     gathered = {"grad_output": grad_output, "tables": tables, "grad_input": grad_input}
-    gathered |= {"outer": outer, "resized": resized(axes), "clamps": clamps}
+    gathered |= {"outer": outer, "resized": resized(axes), "clamps": interpolation.clamps}
     if inner > 1:
         # Neighbouring channels are read at once where every read is aligned.
         step, packed = 1, PACKED[read]

@@ -86,7 +86,7 @@ def add_rows(
         _add_integers(out, index, source, shape, by_row, together, **how)
     else:
         row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner)
-        _reduce(row, way, out, index, source, shape, by_row, how)
+        _reduce(row, way, out, index, source, shape, how)
 
 
 def multiply_rows(
@@ -110,13 +110,12 @@ def multiply_rows(
     """
     if shape.addends == 0:
         return
-    by_row = index.numel() == shape.rows
-    way = way or choose_product(shape, by_row=by_row)
+    way = way or choose_product(shape, by_row=index.numel() == shape.rows)
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
     how = {"include_self": include_self, "mean": False, "alpha": Scaling(False, 1.0, 0.0)}
-    _reduce(row, way, out, index, source, shape, by_row, how)
+    _reduce(row, way, out, index, source, shape, how)
 
 
 def _headroom(shape: Rows) -> int:
@@ -136,12 +135,8 @@ def _add_integers(
     alpha: Scaling,
 ) -> None:
     """Add rows as integers, of which a thread takes so many elements ``together``."""
-    scalar, n, addends, headroom = (
-        ctype(out.dtype),
-        shape.destinations,
-        shape.addends,
-        _headroom(shape),
-    )
+    scalar, headroom = ctype(out.dtype), _headroom(shape)
+    n, addends = shape.destinations, shape.addends
     crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
     keys, sums, counts = _scratch(out, n, mean)
     # More turns than one where enough threads are left.
@@ -208,10 +203,10 @@ def _reduce(
     index: Tensor,
     source: Tensor,
     shape: Rows,
-    by_row: bool,
     how: dict[str, Any],
 ) -> None:
     """Reduce rows: at once where they are few, otherwise sorted."""
+    by_row = index.numel() == shape.rows
     named = shape if by_row else flat(shape)
     if way is Way.FEW:
         launch(
@@ -219,22 +214,38 @@ def _reduce(
             index=index, source=source, out=out, shape=shape, by_row=by_row, **how,
         )  # fmt: skip
         return
-    positions = index if by_row else of_elements(index, shape)
-    keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
-    kernel, types = "sorted_rows", f"{row.name}, {row.width}, {ctype(keys.dtype)}"
-    pieces, of_carries = pieces_of(named.rows), types
-    mean = how["mean"]
-    if way is Way.WIDE:
-        kernel, pieces, of_carries = "wide_rows", -(-named.rows // SHARE), f"{types}, true"
-        how = {name: number for name, number in how.items() if name != "mean"}
-    carries = new_carries(out, named, row.words)
+    index = index if by_row else of_elements(index, shape)
+    _reduce_sorted(row, way is Way.WIDE, out, index, source, named, **how)
+
+
+def _reduce_sorted(
+    row: _Row,
+    wide: bool,
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    include_self: bool,
+    mean: bool,
+    alpha: Scaling,
+) -> None:
+    """Sort the rows' index, and reduce them in pieces; of ``wide`` ones there is no mean."""
+    keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
+    carries = new_carries(out, shape, row.words)
+    types = f"{row.name}, {row.width}, {ctype(keys.dtype)}"
+    entry, of_carries = f"sorted_rows<{types}>", types
+    pieces, means = pieces_of(shape.rows), {"mean": mean}
+    if wide:
+        entry, of_carries = f"wide_rows<{types}>", f"{types}, true"
+        pieces, means = -(-shape.rows // SHARE), {}
     launch(
-        SORTED, f"{kernel}<{types}>", pieces * (named.outer * named.inner // row.width),
-        keys=keys, order=order, source=source, out=out, carries=carries, shape=named, **how,
+        SORTED, entry, pieces * (shape.outer * shape.inner // row.width),
+        keys=keys, order=order, source=source, out=out, carries=carries, shape=shape,
+        include_self=include_self, alpha=alpha, **means,
     )  # fmt: skip
     reduce_carries(
-        of_carries, row.width, named,
-        keys=keys, out=out, carries=carries, include_self=how["include_self"], mean=mean,
+        of_carries, row.width, shape,
+        keys=keys, out=out, carries=carries, include_self=include_self, mean=mean,
     )  # fmt: skip
 
 

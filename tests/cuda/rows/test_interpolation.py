@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
 from detmode.rules.upsample import RULES as INTERPOLATION
+from detmode.rules.upsample.launch import LINEAR
 from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import shifted
@@ -162,6 +163,29 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of each element 4 * 16 reads, and 5 * 16.
     assert launches(1, [4, 4], [8, 32]) == ["upsample_small"]
     assert launches(1, [4, 4], [9, 32])[0] == "upsample_tables"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "out", "outer", "inner", "way"),
+    [
+        ([64], [128], 1, 1, gather.Way.SMALL),
+        ([1000], [2000], 2, 1, gather.Way.STRIPS),
+        ([1000], [2000], 1, 2, gather.Way.WHOLE),
+        ([64, 1024], [128, 2048], 1, 1, gather.Way.WHOLE),
+        # Of each element 64 reads, and 128.
+        ([4, 4], [16, 16], 1, 1 << 12, gather.Way.WHOLE),
+        ([4, 4], [16, 32], 1, 1 << 12, gather.Way.LAST_APART),
+        ([4, 4], [16, 32], 1 << 11, 1, gather.Way.LAST_APART),
+        ([4, 4], [16, 32], 1 << 12, 1, gather.Way.WHOLE),
+    ],
+)
+def test_the_way_to_gather(
+    sizes: list[int], out: list[int], outer: int, inner: int, way: gather.Way
+) -> None:
+    """Sizes choose whether tables are in memory, and whether the last axis is apart."""
+    axes, length = gather.axes_of(LINEAR, torch.float32, False, sizes, out, [None] * len(sizes))
+    numel = outer * math.prod(sizes) * inner
+    assert gather.choose(axes, length, torch.float32, numel, inner) is way
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)
