@@ -311,7 +311,7 @@ def _point(
 
 
 def _next_order() -> tuple[bool, int]:
-    """Whether the next launch is shuffled, and its own seed."""
+    """The next launch: true if it is shuffled, and its own seed."""
     seed, launches = _schedule.seed, _schedule.launches
     _schedule.launches += 1
     if seed is None:
