@@ -80,7 +80,7 @@ class Pooled(NamedTuple):
 
     @property
     def shared(self) -> int:
-        """What is shared out among threads: channels where they come last, otherwise planes."""
+        """Channels where they come last, otherwise planes: these are shared out among threads."""
         return self.planes if self.flat or self.leading[-1] <= 1 else self.leading[-1]
 
     @property

@@ -146,7 +146,7 @@ def gather_backward(
         outer, inner = outer * inner, 1
     grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     way = choose(axes, length, opmath, grad_input.numel(), inner)
-    if way in (Way.SMALL, Way.STRIPS):
+    if way in (GatherWay.SMALL, GatherWay.STRIPS):
         gather = partial(_gather_at_once, way, interpolation, align_corners)
     else:
         tables = new_empty(grad_output, (length,), opmath)
@@ -154,7 +154,7 @@ def gather_backward(
         written = {"tables": tables, "resized": resized(axes), "align_corners": align_corners}
         launch(interpolation.source, entry, length, **written)
         gather = partial(_gather, interpolation, tables)
-    if way is Way.LAST_APART:
+    if way is GatherWay.LAST_APART:
         last, axes = axes[0], axes[1:]
         row = last.out * inner
         lines = grad_input.numel() // (last.size * inner)
@@ -172,7 +172,7 @@ def _format_of(grad_output: Tensor) -> torch.memory_format:
     return torch.contiguous_format if is_planar else suggest_memory_format(grad_output)
 
 
-class Way(Enum):
+class GatherWay(Enum):
     """A way to gather. Without tables in memory, all is one launch."""
 
     SMALL = auto()
@@ -185,7 +185,7 @@ class Way(Enum):
     """Likewise, and the last axis is left to a second launch."""
 
 
-def choose(axes: Sequence[Axis], length: int, opmath: torch.dtype, numel: int, inner: int) -> Way:
+def choose(axes: Sequence[Axis], length: int, opmath: torch.dtype, numel: int, inner: int) -> GatherWay:
     """Choose how to gather; between the last two, sizes decide on bits.
 
     Args:
@@ -199,14 +199,14 @@ def choose(axes: Sequence[Axis], length: int, opmath: torch.dtype, numel: int, i
     reads_little = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes) <= MAX_READS
     if numel < MANY and reads_little:
         if length * opmath.itemsize <= SHARED:
-            return Way.SMALL
+            return GatherWay.SMALL
         fits = last.size >= LONG and inner == 1 and numel // last.size <= MAX_GROUPS
         if fits and _strip_bytes(axes, opmath) <= STRIP:
-            return Way.STRIPS
+            return GatherWay.STRIPS
     is_filled = inner == 1 and numel >= MANY
     if is_filled or reads_little or len(axes) == 1 or last.out * inner == 1:
-        return Way.WHOLE
-    return Way.LAST_APART
+        return GatherWay.WHOLE
+    return GatherWay.LAST_APART
 
 
 def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
@@ -226,7 +226,7 @@ def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
 
 
 def _gather_at_once(
-    way: Way,
+    way: GatherWay,
     interpolation: Interpolation,
     align_corners: bool,
     grad_output: Tensor,
@@ -240,7 +240,7 @@ def _gather_at_once(
     how: dict[str, Any] = {"align_corners": align_corners, "clamps": interpolation.clamps}
     how |= {"grad_output": grad_output, "grad_input": grad_input, "resized": resized(axes)}
     numel, width = grad_input.numel(), axes[0].size
-    if way is Way.SMALL:
+    if way is GatherWay.SMALL:
         entry, blocks = f"upsample_small{types}", -(-numel // BLOCK)
         how |= {"outer": outer, "inner": inner}
         launch_blocks(interpolation.source, entry, blocks, BLOCK, SHARED, **how)

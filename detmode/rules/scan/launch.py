@@ -83,7 +83,7 @@ def _scan(op: str, self: Tensor, dim: int) -> Tensor:
 
 
 def _totals(types: str, self: Tensor, stride: int, tiles: int) -> Tensor:
-    """What lies before the last tile: the totals of the others, and of the nodes above them."""
+    """The totals of all tiles before the last one, and of the nodes above them."""
     counts = [tiles]
     # Before the last node lie those over whole 32 of the nodes below.
     while counts[-1] >= CHILDREN:

@@ -168,19 +168,19 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("sizes", "out", "outer", "inner", "way"),
     [
-        ([64], [128], 1, 1, gather.Way.SMALL),
-        ([1000], [2000], 2, 1, gather.Way.STRIPS),
-        ([1000], [2000], 1, 2, gather.Way.WHOLE),
-        ([64, 1024], [128, 2048], 1, 1, gather.Way.WHOLE),
+        ([64], [128], 1, 1, gather.GatherWay.SMALL),
+        ([1000], [2000], 2, 1, gather.GatherWay.STRIPS),
+        ([1000], [2000], 1, 2, gather.GatherWay.WHOLE),
+        ([64, 1024], [128, 2048], 1, 1, gather.GatherWay.WHOLE),
         # Of each element 64 reads, and 128.
-        ([4, 4], [16, 16], 1, 1 << 12, gather.Way.WHOLE),
-        ([4, 4], [16, 32], 1, 1 << 12, gather.Way.LAST_APART),
-        ([4, 4], [16, 32], 1 << 11, 1, gather.Way.LAST_APART),
-        ([4, 4], [16, 32], 1 << 12, 1, gather.Way.WHOLE),
+        ([4, 4], [16, 16], 1, 1 << 12, gather.GatherWay.WHOLE),
+        ([4, 4], [16, 32], 1, 1 << 12, gather.GatherWay.LAST_APART),
+        ([4, 4], [16, 32], 1 << 11, 1, gather.GatherWay.LAST_APART),
+        ([4, 4], [16, 32], 1 << 12, 1, gather.GatherWay.WHOLE),
     ],
 )
 def test_the_way_to_gather(
-    sizes: list[int], out: list[int], outer: int, inner: int, way: gather.Way
+    sizes: list[int], out: list[int], outer: int, inner: int, way: gather.GatherWay
 ) -> None:
     """Sizes choose whether tables are in memory, and whether the last axis is apart."""
     axes, length = gather.axes_of(LINEAR, torch.float32, False, sizes, out, [None] * len(sizes))

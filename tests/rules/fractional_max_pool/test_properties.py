@@ -82,7 +82,7 @@ def test_regions_are_found(
     indices = pool(self, [1, kernel], [1, output], starts)[1]
 
     def gathered(indices: torch.Tensor) -> tuple[float, partial[None]]:
-        """How many regions were found, and the launch for those that were not."""
+        """The number of regions that were found, and the launch for the others."""
         with mock.patch.object(launch, "launch") as launched:
             launch.gather(2, torch.ones(indices.shape, dtype=dtype), self, *sizes, indices)
         gather, again = (partial(cuda_launch, *c.args, **c.kwargs) for c in launched.call_args_list)
