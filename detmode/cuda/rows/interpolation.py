@@ -185,7 +185,9 @@ class GatherWay(Enum):
     """Likewise, and the last axis is left to a second launch."""
 
 
-def choose(axes: Sequence[Axis], length: int, opmath: torch.dtype, numel: int, inner: int) -> GatherWay:
+def choose(
+    axes: Sequence[Axis], length: int, opmath: torch.dtype, numel: int, inner: int
+) -> GatherWay:
     """Choose how to gather; between the last two, sizes decide on bits.
 
     Args:
