@@ -17,6 +17,7 @@ import torch
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
+from detmode.mode import plans
 from tests.shared import ROOT, needs, selection
 
 pytest_plugins = ["tests.shared.small_table"]
@@ -152,6 +153,12 @@ class LeftOut:
                 "what is sampled has another share each day: "
                 f"DETMODE_SHARE={selection.SHARE} has this one"
             )
+
+
+@pytest.fixture(autouse=True)
+def new_plans() -> None:
+    """Calls are recorded again in each test, which may change what plans depend on."""
+    plans.forget()
 
 
 @pytest.fixture

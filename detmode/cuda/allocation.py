@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.cuda.recorder import recorder
+
 __all__ = [
     "clone",
     "contiguous",
@@ -29,7 +31,7 @@ __all__ = [
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
 _of_compiled_code: Any = torch._C._dynamo.guards
 _on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
-_on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
+on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
 _view: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 # Not looked up in the argument: it is quicker.
 _device_of = Tensor.get_device
@@ -152,14 +154,28 @@ def _packed(sizes: tuple[int, ...], least: int) -> tuple[int, ...]:
 def _new(
     input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
+    tensor = _allocated(input, sizes, strides, dtype)
+    if (here := recorder()) is not None:
+        here.allocated(tensor)
+    return tensor
+
+
+def _allocated(
+    input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
     if input.is_cuda:
         if _device_of(input) == torch._C._cuda_getDevice():
-            return _on_cuda(sizes, strides, dtype)
+            return on_cuda(sizes, strides, dtype)
         with torch.cuda.device_of(input):
-            return _on_cuda(sizes, strides, dtype)
+            return on_cuda(sizes, strides, dtype)
     if input.is_cpu:
-        return _poison(_on_cpu(sizes, strides, dtype))
+        return on_cpu(sizes, strides, dtype)
     return torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
+
+
+def on_cpu(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Allocate on the CPU, filled as `new_empty` fills."""
+    return _poison(_on_cpu(sizes, strides, dtype))
 
 
 def _poison(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from detmode.cuda import device as gpu
 from detmode.cuda import host
 from detmode.cuda.checks import check_devices
 from detmode.cuda.dtypes import CTYPES
+from detmode.cuda.recorder import recorder
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
@@ -187,6 +188,8 @@ def _start(
         gpu.launch_blocks(source, entry, grid, block, bound, shared, index)
     else:
         host.launch_blocks(source, entry, grid, block, bound, shared)
+    if (here := recorder()) is not None:
+        here.launched(what, grid, bound)
 
 
 def most_shared(tensor: Tensor) -> int:

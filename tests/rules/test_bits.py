@@ -18,6 +18,7 @@ from tests.shared.selection import (
     once,
     todays_forms,
 )
+from tests.shared.strategies import planned_with
 
 GROUPS = grouped(cases())
 ONCE = grouped(once(cases()))
@@ -50,7 +51,7 @@ def test_few_threads_take_many_turns(group: Group) -> None:
 
     def check(case: Case) -> None:
         expected = run_substituted(case.sample, case.dtype)
-        with patch.multiple(launching, MAX_GRID=1, BLOCK=32):
+        with planned_with(patch.multiple(launching, MAX_GRID=1, BLOCK=32)):
             assert same_bits(run_substituted(case.sample, case.dtype), expected)
 
     check_each(group, check)

@@ -1,7 +1,8 @@
 """Inputs that properties draw, and the claim they share: the same bits in two schedules."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import PER_THREAD, Share
+from detmode.mode import plans
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
 from detmode.verify import claims
@@ -73,6 +75,15 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
     if shape:
         lengths[dim] = draw(COUNTS) if size else 0
     return shape, dim, lengths, draw(st.sampled_from([1, min(2, size), size]))
+
+
+@contextmanager
+def planned_with(patched: AbstractContextManager[object]) -> Iterator[None]:
+    """Patch what plans depend on: none is played inside that was recorded outside, or later."""
+    plans.forget()
+    with patched:
+        yield
+    plans.forget()
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, clone, contiguous, launch, new_arange, new_empty
+from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.shapes import Rows
 
 SOURCE = Source(__file__, "positions.cu", entries=["index_put_linearize"])
@@ -100,6 +101,7 @@ def of_elements(index: Tensor, shape: Rows) -> Tensor:
     return linearize([(index.view(grid), shape.size), (inner, shape.inner)], outer, grid)
 
 
+@host_check
 def check_on_host(
     index: Tensor, size: int, dim: int, error: type[Exception], *, wraps: bool = False
 ) -> None:

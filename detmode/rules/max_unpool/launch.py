@@ -11,6 +11,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import contiguous, new_zeros
 from detmode.cuda.checks import raises_like_aten
+from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows
@@ -94,11 +95,16 @@ def max_unpool_on_cpu(
 def _zeros(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Rows]:
     """Outputs and the layout; on the CPU, raise for an index out of range."""
     dims, size = len(output_size), prod(output_size)
-    position = out_of_range(indices, size)
+    _check_on_host(indices, output_size)
+    out = new_zeros(self, (*self.shape[:-dims], *output_size))
+    return out, Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)
+
+
+@host_check
+def _check_on_host(indices: Tensor, output_size: Sequence[int]) -> None:
+    position = out_of_range(indices, prod(output_size))
     if position is not None:
         volumes = "x".join(map(str, output_size))
         raise RuntimeError(
             f"Found an invalid max index: {position} (output volumes are of size {volumes})"
         )
-    out = new_zeros(self, (*self.shape[:-dims], *output_size))
-    return out, Rows(prod(self.shape[:-dims]), prod(self.shape[-dims:]), 1, size)

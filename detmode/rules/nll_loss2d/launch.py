@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
+from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.table.conditions import FLOATING
 
@@ -101,6 +102,7 @@ def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
         check_scalar_type(self.dtype, weight.dtype)
 
 
+@host_check
 def _check_on_host(target: Tensor, classes: int, ignore_index: int) -> None:
     if target.device.type != "cpu":
         return

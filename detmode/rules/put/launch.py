@@ -7,6 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import clone, contiguous
 from detmode.cuda.checks import raises_like_aten
+from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
 from detmode.cuda.rows.shapes import Rows
@@ -103,6 +104,11 @@ def _check(target: Tensor, index: Tensor, source: Tensor) -> None:
         )
     if size == 0 and index.numel():
         raise IndexError("put_(): Tried to put elements into an empty tensor")
+    _check_on_host(index, size)
+
+
+@host_check
+def _check_on_host(index: Tensor, size: int) -> None:
     position = out_of_range(index, size, wraps=True)
     if position is not None:
         raise IndexError(

@@ -1,0 +1,241 @@
+"""What a launcher does for a call, written down: a plan, which is data.
+
+The sizes, strides, dtypes and numbers of a call decide on it, and the bits of its tensors do not.
+So what was recorded once (:mod:`detmode.cuda.recorder`) holds for each later call of the same form,
+and a player repeats it with other tensors.
+
+A *slot* is a tensor, by its number: first those of the call in the order of its arguments, lists
+flattened and None left out, then those that the plan allocates, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from detmode.cuda.source import Source
+
+__all__ = [
+    "CONSTANT",
+    "Call",
+    "Check",
+    "Copy",
+    "Empty",
+    "Fill",
+    "Form",
+    "Launch",
+    "Place",
+    "Plan",
+    "Step",
+    "StridedCopy",
+    "View",
+]
+
+CONSTANT = -1
+"""Stands for a slot where there is no memory; the byte is 0."""
+
+
+class Place(NamedTuple):
+    """Where memory begins: so many bytes behind the first element of a slot."""
+
+    slot: int
+    byte: int
+
+
+NOWHERE = Place(CONSTANT, 0)
+"""The place of a tensor without elements."""
+
+
+class Form(NamedTuple):
+    """What a tensor is like, except for where it lies; strides count elements."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes from the first element to the end of the last one."""
+        if 0 in self.sizes:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides))
+        return (last + 1) * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """True if the elements lie one behind the other, in the order of their indices."""
+        expected = 1
+        for size, stride in zip(self.sizes[::-1], self.strides[::-1]):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+class View(NamedTuple):
+    """Memory that is looked at as a tensor."""
+
+    place: Place
+    form: Form
+
+
+class Empty(NamedTuple):
+    """Allocate a slot, on the device of the call; nothing fills it."""
+
+    form: Form
+
+
+class Fill(NamedTuple):
+    """Write a pattern of 1, 2, 4, 8 or 16 bytes, again and again."""
+
+    place: Place
+    nbytes: int
+    pattern: bytes
+
+
+class Copy(NamedTuple):
+    """Copy bytes that lie together."""
+
+    target: Place
+    source: Place
+    nbytes: int
+
+
+class StridedCopy(NamedTuple):
+    """Copy and convert elements as ``target.copy_(source)`` does."""
+
+    target: View
+    source: View
+
+
+class Launch(NamedTuple):
+    """Launch an entry of a source.
+
+    Args:
+        source, entry, grid, block, shared: as of :func:`detmode.cuda.launch_blocks`.
+        pointers: the memory of each parameter that is a pointer, or None; the forms are for the
+            host runner.
+        numbers: the words of 8 bytes of the other parameters, one behind the other.
+        offsets: of each parameter, the number of its first word, if those of the pointers are first
+            and those of ``numbers`` follow.
+    """
+
+    source: Source
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    pointers: tuple[View | None, ...]
+    numbers: bytes
+    offsets: tuple[int, ...]
+
+
+class Check(NamedTuple):
+    """Look at values of CPU tensors, as no plan for a GPU does: a function that may raise.
+
+    Args:
+        function: called with the arguments, in which a :class:`View` stands for a tensor.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Call(NamedTuple):
+    """Call an operator of ATen that allocates its results, or writes to its arguments.
+
+    Args:
+        func: the overload.
+        args, kwargs: in which a :class:`View` stands for a tensor.
+        results: what is made: the forms of new slots, in order.
+        has_flag: whether PyTorch's deterministic flag is on in the call.
+    """
+
+    func: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[Form, ...]
+    has_flag: bool
+
+
+Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | Call
+
+EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, END = 1, 2, 3, 4, 5, 0
+"""How the words of a step begin."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The steps of a call.
+
+    Args:
+        inputs: the forms of the call's tensors, which are the first slots.
+        device: ``"cuda"`` or ``"cpu"``.
+        steps: in order. Allocations come before what uses them.
+        results: the slots that the call returns; None for a result that is None.
+        is_tuple: whether it returns a tuple.
+        writes: the inputs that the call writes to. No input may share memory with them.
+    """
+
+    inputs: tuple[Form, ...]
+    device: str
+    steps: tuple[Step, ...]
+    results: tuple[int | None, ...]
+    is_tuple: bool
+    writes: tuple[int, ...] = ()
+
+    def words(self, function: Any) -> list[int] | None:
+        """The plan as numbers for the player in C++; None if it has a step of Python's.
+
+        Args:
+            function: gives a number for a :class:`Launch`, which the player knows it by.
+        """
+        if any(isinstance(step, (Check, Call)) for step in self.steps):
+            return None
+        words = [word for step in self.steps for word in _words_of(step, function)]
+        slots = [CONSTANT if slot is None else slot for slot in self.results]
+        return [*words, END, len(slots), *slots]
+
+
+def _words_of(step: Step, function: Any) -> Iterator[int]:
+    match step:
+        case Empty(form):
+            yield from (EMPTY, *_form_words(form))
+        case Fill(place, nbytes, pattern):
+            word = int.from_bytes((pattern * 8)[:8], "little", signed=True)
+            yield from (FILL, *place, nbytes, word, len(pattern))
+        case Copy(target, source, nbytes):
+            yield from (COPY, *target, *source, nbytes)
+        case StridedCopy(target, source):
+            for head, view in ((STRIDED_COPY,), target), ((), source):
+                yield from (*head, *view.place, *_form_words(view.form))
+        case Launch(_, _, grid, block, shared, pointers, numbers, offsets):
+            words = memoryview(numbers).cast("q").tolist()
+            yield from (LAUNCH, function(step), *grid, *block, shared)
+            yield from (len(pointers), len(words), len(offsets))
+            for pointer in pointers:
+                yield from (NOWHERE if pointer is None else pointer.place)
+            yield from (*words, *offsets)
+
+
+def _form_words(form: Form) -> tuple[int, ...]:
+    return (_NUMBERS[form.dtype], len(form.sizes), *form.sizes, *form.strides)
+
+
+_NUMBERS = {
+    getattr(torch, name): number
+    for number, name in enumerate(
+        (
+            *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+            *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32"),
+            *("bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8"),
+            *("bits16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+            *("uint16", "uint32", "uint64"),
+        )
+    )
+}
+"""The numbers of dtypes in C++: those of ``c10::ScalarType``."""

@@ -1,0 +1,436 @@
+"""Writing down what a launcher does, as a plan.
+
+While a :class:`recording` is entered in a thread, what launchers do passes through here: their
+allocations and launches by a line in the functions that make them, what they call of ATen by a
+dispatch mode, and what they read on the host by a mode for functions of Python's.
+
+A recording that meets what it does not know refuses: the call is as it would have been, and has no
+plan.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from detmode.cuda.plan import (
+    CONSTANT,
+    NOWHERE,
+    Call,
+    Check,
+    Copy,
+    Empty,
+    Fill,
+    Form,
+    Launch,
+    Place,
+    Plan,
+    Step,
+    StridedCopy,
+    View,
+)
+from detmode.process.arguments import tensors_in
+from detmode.process.undo import Undo
+
+__all__ = ["form_of", "host_check", "recorder", "recording", "share_memory"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_STEP = 512
+"""Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
+_HOST_READS = frozenset(
+    getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
+)
+_REFUSED_TAGS = {
+    torch.Tag.data_dependent_output: "values are read on the host",
+    torch.Tag.dynamic_output_shape: "the size of a result depends on values",
+    torch.Tag.nondeterministic_seeded: "random numbers are drawn",
+}
+
+
+class _Thread(threading.local):
+    recorder: Recorder | None = None
+
+
+_thread = _Thread()
+
+
+def recorder() -> Recorder | None:
+    """The recorder of the current thread, while it records."""
+    return _thread.recorder
+
+
+class recording(Undo):
+    """Record what the current thread launches, until the block ends.
+
+    Args:
+        inputs: the call's tensors, in the order of its arguments.
+        writes: the positions of those that the call writes to.
+
+    Attributes:
+        recorder: gives the plan.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.recorder = Recorder(inputs, writes)
+        self.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
+        for count, pop in _STACKS:
+            self.note(functools.partial(_shorten, count, pop, count()))
+
+    def __enter__(self) -> Recorder:
+        torch._C._push_on_torch_dispatch_stack(self.recorder)
+        # The recorder does not refer to it: in a circle, the tensors of the call would live on.
+        torch._C._push_on_torch_function_stack(_HostReads(self.recorder))
+        _thread.recorder = self.recorder
+        return self.recorder
+
+
+_STACKS: tuple[tuple[Callable[[], int], Callable[[], object]], ...] = (
+    (
+        torch._C._len_torch_dispatch_stack,
+        functools.partial(torch._C._pop_torch_dispatch_stack, None),
+    ),
+    (torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack),
+)
+
+
+def _shorten(count: Callable[[], int], pop: Callable[[], object], length: int) -> None:
+    while count() > length:
+        pop()
+
+
+class _HostReads(TorchFunctionMode):
+    """Notes that values are read on the host, of which ATen sees nothing for CPU tensors."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _HOST_READS:
+            self._recorder.refuse("values are read on the host")
+        return func(*args, **(kwargs or {}))
+
+
+class Recorder(TorchDispatchMode):
+    """What a launcher does, so far.
+
+    Args:
+        inputs, writes: as of :class:`recording`.
+
+    Attributes:
+        problem: the reason why there is no plan; None so far.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int]) -> None:
+        TorchDispatchMode.__init__(self)
+        self.problem: str | None = None
+        self._is_paused = False
+        self._writes = tuple(writes)
+        # With the slots that each makes.
+        self._steps: list[tuple[Step, tuple[int, ...]]] = []
+        self._allocated: list[int] = []
+        # They are alive, so that nothing else gets their memory.
+        self._slots: list[Tensor] = list(inputs)
+        self._ranges = [range_of(tensor) for tensor in inputs]
+        self._n_inputs = len(inputs)
+        self._device = inputs[0].device if inputs else None
+        if share_memory(self._ranges):
+            # An address would not say which of them is meant.
+            self.refuse("inputs share memory")
+
+    def refuse(self, problem: str) -> None:
+        """Note why there is no plan; the first reason stays."""
+        if self.problem is None and not self._is_paused:
+            self.problem = problem
+
+    # What launchers do
+
+    def allocated(self, tensor: Tensor) -> None:
+        """Note memory that a launcher has allocated."""
+        self._allocated.append(len(self._slots))
+        self._note(Empty(form_of(tensor)), [tensor])
+
+    def launched(
+        self,
+        what: tuple[Any, str, tuple[int, int, int], int],
+        grid: tuple[int, int, int],
+        bound: tuple[bytes, tuple[Tensor | None, ...]],
+    ) -> None:
+        """Note a launch; the arguments are those of the function that makes it."""
+        source, entry, block, shared = what
+        numbers, tensors = bound
+        pointers = tuple(None if tensor is None else self._view(tensor) for tensor in tensors)
+        offsets = tuple(source.signature(entry).offsets)
+        self._note(Launch(source, entry, grid, block, shared, pointers, numbers, offsets))
+
+    def check(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Make a check of values, and note it where it looks at them."""
+        if self._device is not None and self._device.type == "cpu":
+            self._note(Check(function, *self._as_views((args, kwargs))))
+        outer, self._is_paused = self._is_paused, True
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._is_paused = outer
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self._is_paused and self.problem is None:
+            with torch._C.DisableTorchFunction():
+                self._note_call(func, args, kwargs, result)
+        return result
+
+    def _note_call(
+        self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], result: Any
+    ) -> None:
+        results = tensors_in([result])
+        tensors = results or tensors_in((*args, *kwargs.values()))
+        if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+            return None
+        for tag, problem in _REFUSED_TAGS.items():
+            if tag in func.tags:
+                return self.refuse(f"{func}: {problem}")
+        if len(results) < len(func._schema.returns):
+            return self.refuse(f"{func}: a result is no tensor")
+        name = func._schema.name
+        if name in ("aten::zero_", "aten::fill_") and self._note_fill(args):
+            return None
+        if name == "aten::copy_":
+            return self._note_copy(args[0], args[1])
+        is_view = not func._schema.is_mutable and any(r.alias_info for r in func._schema.returns)
+        new = [] if is_view else [tensor for tensor in results if not self._knows(tensor)]
+        if name in ("aten::clone", "aten::_to_copy") and len(new) == 1:
+            self.allocated(new[0])
+            return self._note_copy(new[0], args[0])
+        if not new and not func._schema.is_mutable:
+            return None  # views
+        args, kwargs = self._as_views((args, kwargs))
+        has_flag = torch.are_deterministic_algorithms_enabled()
+        self._note(Call(func, args, kwargs, tuple(map(form_of, new)), has_flag), new)
+
+    def _note_fill(self, args: Any) -> bool:
+        """Note that memory is filled with one number; return false if it is another fill."""
+        target, *values = args
+        form = form_of(target)
+        if any(isinstance(value, Tensor) for value in values) or not _is_dense(form):
+            return False
+        if form.nbytes:
+            number = torch.full((1,), *(values or (0,)), dtype=form.dtype, device="cpu")
+            pattern = bytes(number.view(torch.uint8).tolist())
+            self._note(Fill(self._place(target), form.nbytes, pattern))
+        return True
+
+    def _note_copy(self, target: Tensor, source: Tensor) -> None:
+        to, of = self._view(target), self._view(source)
+        if to.form == of.form and _is_dense(to.form):
+            if to.form.nbytes:
+                self._note(Copy(to.place, of.place, to.form.nbytes))
+        else:
+            self._note(StridedCopy(to, of))
+
+    # Memory
+
+    def _note(self, step: Step, new: Sequence[Tensor] = ()) -> None:
+        """Note a step, and the memory that it has made."""
+        first = len(self._slots)
+        self._steps.append((step, tuple(range(first, first + len(new)))))
+        for tensor in new:
+            if tensor.device != self._device or tensor.storage_offset():
+                self.refuse("memory on another device, or in the midst of some")
+            self._slots.append(tensor)
+            self._ranges.append(range_of(tensor))
+
+    def _knows(self, tensor: Tensor) -> bool:
+        return any(tensor is slot for slot in self._slots) or (
+            tensor.numel() > 0 and self._slot_of(tensor) is not None
+        )
+
+    def _slot_of(self, tensor: Tensor) -> int | None:
+        address = tensor.data_ptr()
+        for slot, (start, end) in enumerate(self._ranges):
+            if start <= address < end:
+                return slot
+        return None
+
+    def _place(self, tensor: Tensor) -> Place:
+        """Where a tensor begins."""
+        if tensor.numel() == 0:
+            return NOWHERE
+        if tensor.is_conj() or tensor.is_neg() or tensor.layout is not torch.strided:
+            self.refuse("a tensor is not strided, or a conjugate or negative view")
+            return NOWHERE
+        address, slot = tensor.data_ptr(), self._slot_of(tensor)
+        if slot is not None:
+            return Place(slot, address - self._ranges[slot][0])
+        self.refuse("memory of neither the inputs nor the call")
+        return NOWHERE
+
+    def _view(self, tensor: Tensor) -> View:
+        place = self._place(tensor)
+        return View(place, form_of(tensor) if self.problem is None else _NONE)
+
+    def _as_views(self, values: Any) -> Any:
+        return tree_map_only(Tensor, self._view, values)
+
+    # The plan
+
+    def plan(self, result: Any) -> Plan | None:
+        """The plan of the call that has given a result; None if there is a problem."""
+        is_tuple = isinstance(result, (tuple, list))
+        values = list(result) if is_tuple else [result]
+        slots = [None if value is None else self._returned(value) for value in values]
+        returned = {slot: value for slot, value in zip(slots, values) if slot is not None}
+        if len(returned) < len(slots) - slots.count(None):
+            self.refuse("two results have the same memory")
+        used = {place.slot for step, _ in self._steps for place in _places_in(step)} | set(slots)
+        self._check_use(used)
+        if self.problem is not None:
+            return None
+        steps, moved = self._arranged(used, returned)
+        return Plan(
+            inputs=tuple(map(form_of, self._slots[: self._n_inputs])),
+            device="cpu" if self._device is None else self._device.type,
+            steps=steps,
+            results=tuple(None if slot is None else moved[slot].slot for slot in slots),
+            is_tuple=is_tuple,
+            writes=self._writes,
+        )
+
+    def _returned(self, value: Any) -> int | None:
+        """The slot of a result, which is all of the slot's memory."""
+        if not isinstance(value, Tensor):
+            self.refuse("a result is no tensor")
+            return None
+        for slot, tensor in enumerate(self._slots):
+            if tensor is value:
+                return slot
+        if value.numel() == 0:
+            self.allocated(value)
+            return len(self._slots) - 1
+        slot, byte = self._place(value)
+        start, end = self._ranges[slot]
+        if byte or slot not in self._allocated or form_of(value).nbytes != end - start:
+            self.refuse("a result is a part of other memory")
+        return slot
+
+    def _check_use(self, used: set[int | None]) -> None:
+        """Refuse an operator whose result leads nowhere: it may have been read on the host."""
+        for step, slots in self._steps:
+            if isinstance(step, Call) and slots and used.isdisjoint(slots):
+                self.refuse(f"{step.func}: nothing uses its result")
+
+    def _arranged(
+        self, used: set[int | None], returned: dict[int, Tensor]
+    ) -> tuple[tuple[Step, ...], dict[int, Place]]:
+        """The steps, of which one allocates all that does not leave the call; and the new places.
+
+        ``used``: slots. ``returned``: the results by their slots.
+        """
+        moved = {slot: Place(slot, 0) for slot in range(self._n_inputs)}
+        moved[CONSTANT] = Place(CONSTANT, 0)
+        new: list[Step] = []
+        size = 0
+        for slot in self._allocated:
+            if slot in used and slot not in returned:
+                moved[slot] = Place(self._n_inputs, size)
+                start, end = self._ranges[slot]
+                size += max(-(-(end - start) // _STEP), 1) * _STEP
+        if size:
+            new.append(Empty(Form(torch.uint8, (size,), (1,))))
+        for slot in self._allocated:
+            if slot in returned:
+                moved[slot] = Place(self._n_inputs + len(new), 0)
+                new.append(Empty(form_of(returned[slot])))
+        number = self._n_inputs + len(new)
+        for step, slots in self._steps:
+            for slot in slots if isinstance(step, Call) else ():
+                moved[slot] = Place(number, 0)
+                number += 1
+        rest = (step for step, _ in self._steps if not isinstance(step, Empty))
+        return (*new, *(_moved(step, moved) for step in rest)), moved
+
+
+_NONE = Form(torch.uint8, (), ())
+_ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
+"""Operators that look at no values."""
+
+
+def form_of(tensor: Tensor) -> Form:
+    """The form of a strided tensor."""
+    return Form(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def range_of(tensor: Tensor) -> tuple[int, int]:
+    """The addresses from a tensor's first element to the end of its last one."""
+    start = tensor.data_ptr()
+    return start, start + form_of(tensor).nbytes
+
+
+def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether two of the ranges of addresses overlap; empty ones do not."""
+    in_order = sorted(memory for memory in ranges if memory[0] < memory[1])
+    return any(first[1] > second[0] for first, second in itertools.pairwise(in_order))
+
+
+def host_check(function: F) -> F:
+    """Mark a function that looks at values of CPU tensors and may raise: a plan calls it again.
+
+    It returns nothing, and does nothing for a GPU's tensors.
+    """
+
+    @functools.wraps(function)
+    def check(*args: Any, **kwargs: Any) -> None:
+        here = _thread.recorder
+        if here is None:
+            function(*args, **kwargs)
+        else:
+            here.check(function, args, kwargs)
+
+    return cast("F", check)
+
+
+def _is_dense(form: Form) -> bool:
+    """Return whether the elements fill the memory between the first and the last, each once."""
+    expected = 1
+    for stride, size in sorted(zip(form.strides, form.sizes)):
+        if size != 1 and stride != expected:
+            return 0 in form.sizes
+        expected *= size
+    return True
+
+
+def _moved(value: Any, places: Mapping[int, Place]) -> Any:
+    """Return a step, or a part of one, with the places to which slots are moved."""
+    if isinstance(value, Place):
+        slot, byte = places[value.slot]
+        return Place(slot, byte + value.byte)
+    if isinstance(value, dict):
+        return {name: _moved(part, places) for name, part in value.items()}
+    if not isinstance(value, (tuple, list)) or isinstance(value, (Form, torch.Size)):
+        return value
+    parts = [_moved(part, places) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def _places_in(value: Any) -> Iterator[Place]:
+    """Return the places in a step, or in a part of one."""
+    if isinstance(value, Place):
+        yield value
+    elif isinstance(value, (tuple, list, dict)) and not isinstance(value, Form):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _places_in(part)
