@@ -115,9 +115,10 @@ class KernelSignature:
             self._words += [(f"{name}.{member}", k) for member, k in members] or [(name, kind)]
             self.n_words = len(self.pointers) + len(self._words)
         self._names = [parameter.name for parameter in parameters]
+        self._known = set(self._names)
         self._accepted: set[tuple[type, ...]] = set()
         self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
-        self._all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s")
+        self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
         """Check all arguments, and put them into the order of the parameters.
@@ -127,12 +128,9 @@ class KernelSignature:
                 parameter cannot hold.
             TypeError: an argument of another kind than its parameter.
         """
-        try:
-            values: list[Any] = [arguments[name] for name in self._names]
-        except KeyError:
-            values = []
-        if len(arguments) != len(values):
+        if arguments.keys() != self._known:
             refuse_names(self.where, arguments, self._names)
+        values: list[Any] = [arguments[name] for name in self._names]
         types = tuple(map(type, values))
         # Types that were checked once need no second look.
         if types not in self._accepted:
@@ -171,7 +169,7 @@ class KernelSignature:
     def put(self, buffer: Any, numbers: bytes, tensors: Sequence[Tensor | None]) -> None:
         """Write a `Bound`'s members to a buffer of all words: addresses first, 0 for None."""
         addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
-        self._all.pack_into(buffer, 0, *addresses, numbers)
+        self._pack_all(buffer, 0, *addresses, numbers)
 
     def _refuse(self, numbers: Sequence[object]) -> None:
         """Raise ValueError for the first number that does not fit."""

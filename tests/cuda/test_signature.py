@@ -45,6 +45,12 @@ def test_names(change: dict[str, object], message: str, threads: int) -> None:
         launch(KERNELS, "scale<float>", threads, **arguments)
 
 
+def test_no_arguments() -> None:
+    """A launch without any names all that is missing."""
+    with pytest.raises(ValueError, match="nothing is given for 'input', 'output', 'n', 'factor'"):
+        launch(KERNELS, "scale<float>", 1)
+
+
 class Mixed(NamedTuple):
     whole: int
     other: int
