@@ -53,10 +53,7 @@ def index_ctype(*counts: int) -> str:
 
     ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
     """
-    for count in counts:
-        if count > SHORT:
-            return "int64_t"
-    return "int32_t"
+    return "int64_t" if any(count > SHORT for count in counts) else "int32_t"
 
 
 def magic_number(divisor: int) -> int:
@@ -74,7 +71,7 @@ def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, in
     sizes = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {sizes}")
-    x, y, z = sizes if len(sizes) == 3 else (*sizes, 1, 1)[:3]
+    x, y, z = (*sizes, 1, 1)[:3]
     if x < 0 or y < 0 or z < 0:
         raise ValueError(f"{caller}(): {name} must not be negative, but got {sizes}")
     return x, y, z

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch, new_zeros, parts_of
-from detmode.cuda.checks import check_devices, check_scalar_type
+from detmode.cuda.checks import check_devices, check_factor, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
 from detmode.cuda.rows.shapes import KEYS, Rows
@@ -162,9 +162,5 @@ def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
 
 def _factor(value: complex, dtype: torch.dtype) -> complex:
     """Alpha or beta, real where the dtype is."""
-    largest = torch.finfo(dtype).max
-    if (value.imag and not dtype.is_complex) or any(
-        largest < abs(part) < float("inf") for part in (value.real, value.imag)
-    ):
-        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+    check_factor(value, dtype)
     return value if dtype.is_complex else value.real
