@@ -34,7 +34,6 @@ from torch.utils.benchmark import timer
 
 from detmode import DeterministicMode
 from detmode.cuda import allocation, device, host, python_player
-from detmode.cuda.launch import _plans as plans
 from detmode.cuda.plan import Plan
 from detmode.cuda.rows import positions
 from detmode.mode import base_mode
@@ -48,10 +47,7 @@ GATHER, SUM, NEW = 20.0, 35.0, 10.0
 
 aten = torch.ops.aten
 _sizes: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(5))
-"""Of which no call was made yet, by the name of the call. Calls that plan alike differ in width."""
-
-_past: list[list[Any]] = []
-"""Plans that were forgotten, in the memory that they have taken: later ones need other memory."""
+"""Of which no call was made yet, by the name of the call."""
 
 Arguments = tuple[Any, ...]
 Make = Callable[[int], Arguments]
@@ -267,18 +263,12 @@ def _nothing(*_: object, **__: object) -> None:
 
 
 def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
-    """Make the calls, and forget what was planned and validated for their shapes.
+    """Make the calls, and forget what was recorded and validated for their shapes.
 
-    The CPU's allocator takes microseconds for sizes that it meets first: no cost of a plan.
+    The CPU's allocator takes microseconds for sizes that it meets first: no cost of a launcher.
     """
-    misses = [plan.cache_info().misses for plan in plans]
     for args in inputs:
         function(*args)
-    for plan, before in zip(plans, misses):
-        # What shapes do not decide has been known before, and is kept.
-        if plan.cache_info().misses > before:
-            _past.append(gc.get_referents(plan))
-            plan.cache_clear()
     validated.clear()
     forget_recorded()
 

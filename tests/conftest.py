@@ -18,7 +18,6 @@ import torch
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
-from detmode.cuda.launch import forget_plans
 from detmode.mode import plans
 from tests.shared import ROOT, needs, selection
 
@@ -159,8 +158,7 @@ class LeftOut:
 
 @pytest.fixture(autouse=True)
 def new_plans() -> None:
-    """Launches are planned anew in each test, which may change what plans depend on."""
-    forget_plans()
+    """Calls are recorded again in each test, which may change what plans depend on."""
     plans.forget()
 
 

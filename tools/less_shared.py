@@ -18,4 +18,5 @@ def pytest_configure(config: pytest.Config) -> None:
     kib = config.getoption("--shared")
     if kib is not None:
         host.MOST_SHARED = kib * 1024
+        # A function of another kind stands in for a cached one.
         device.most_shared = lambda index: kib * 1024  # type: ignore[assignment]

@@ -10,7 +10,6 @@ from detmode.cuda.accumulator import (
     bytes_of_sum,
     headroom,
     parts_of,
-    sum_in_any_order,
     sum_to_zeros,
 )
 from detmode.cuda.allocation import (
@@ -25,27 +24,20 @@ from detmode.cuda.allocation import (
     stretch,
 )
 from detmode.cuda.launch import (
-    MAGIC,
-    Launch,
-    UnsizedLaunch,
     ctype,
-    forget_plans,
     index_ctype,
     launch,
     launch_blocks,
     load,
+    magic_number,
     most_shared,
-    planned,
     unavailable,
 )
 from detmode.cuda.source import CompileError, Source, compile_for, sources_of
 
 __all__ = [
-    "MAGIC",
     "CompileError",
-    "Launch",
     "Source",
-    "UnsizedLaunch",
     "accumulator_buffers",
     "bytes_of_sum",
     "clone",
@@ -54,23 +46,21 @@ __all__ = [
     "ctype",
     "empty",
     "empty_like",
-    "forget_plans",
     "headroom",
     "host",
     "index_ctype",
     "launch",
     "launch_blocks",
     "load",
+    "magic_number",
     "most_shared",
     "new_arange",
     "new_empty",
     "new_full",
     "new_zeros",
     "parts_of",
-    "planned",
     "sources_of",
     "stretch",
-    "sum_in_any_order",
     "sum_to_zeros",
     "unavailable",
 ]

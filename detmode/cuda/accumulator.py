@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ __all__ = [
     "bytes_of_sum",
     "headroom",
     "parts_of",
-    "sum_in_any_order",
     "sum_to_zeros",
 ]
 
@@ -41,14 +39,11 @@ def headroom(addends: int) -> int:
     return bits
 
 
-# Looked up, as every new shape asks for them.
-@cache
 def parts_of(dtype: torch.dtype) -> tuple[int, int]:
     """Return the real components of an element, and the 64-bit words of a component's sum."""
     return 1 + dtype.is_complex, 2 if dtype in (torch.float64, torch.complex128) else 1
 
 
-@cache
 def bytes_of_sum(dtype: torch.dtype) -> int:
     """Return the bytes of the keys and of the words of an element's sum."""
     components, words = parts_of(dtype)
@@ -96,27 +91,11 @@ def sum_to_zeros(
         arguments: the kernel's other arguments.
     """
     n, bits = result.numel(), headroom(addends)
-    add = partial(launch, source, entry, threads, headroom=bits, **arguments)
-    entry, pairs = f"finish_sums<{ctype(result.dtype)}>", -(-n // 2)
-    finish = partial(launch, source, entry, pairs, n=n, headroom=bits)
-    sum_in_any_order(result, partial(add, sums=None), add, finish)
-
-
-def sum_in_any_order(
-    result: Tensor,
-    observe: Callable[..., None],
-    add: Callable[..., None],
-    finish: Callable[..., None],
-) -> None:
-    """Do as `sum_to_zeros`, by launches that are planned.
-
-    Args:
-        result: contiguous.
-        observe: launches the kernel without sums; called with ``keys``.
-        add: launches the kernel; called with ``keys`` and ``sums``.
-        finish: launches ``finish_sums``; called with these and ``result``.
-    """
-    keys, sums = _buffers(result, result.numel())
-    observe(keys=keys)
-    add(keys=keys, sums=sums)
-    finish(keys=keys, sums=sums, result=result)
+    keys, sums = _buffers(result, n)
+    add = partial(launch, source, entry, threads, keys=keys, headroom=bits, **arguments)
+    add(sums=None)
+    add(sums=sums)
+    launch(
+        source, f"finish_sums<{ctype(result.dtype)}>", -(-n // 2),
+        keys=keys, sums=sums, result=result, n=n, headroom=bits,
+    )  # fmt: skip

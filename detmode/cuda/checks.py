@@ -48,6 +48,15 @@ def check_scalar_type(expected: torch.dtype, *dtypes: torch.dtype) -> None:
             raise RuntimeError(f"expected scalar type {expected} but found {dtype}")
 
 
+def check_factor(value: complex, dtype: torch.dtype) -> None:
+    """Raise RuntimeError unless a floating or complex dtype holds a factor, or an infinite one."""
+    largest = torch.finfo(dtype).max
+    if (value.imag and not dtype.is_complex) or any(
+        largest < abs(part) < float("inf") for part in (value.real, value.imag)
+    ):
+        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+
+
 def check_devices(name: str, *tensors: Tensor) -> None:
     """Raise RuntimeError unless the tensors of a call of ``name`` are on one device."""
     # Quicker than the devices, of which PyTorch makes objects.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from torch import Tensor
 
@@ -79,73 +77,6 @@ Bound: TypeAlias = tuple[bytes, tuple[Tensor | None, ...]]
 """A launch's arguments: the words of its numbers, and the tensors of its pointers."""
 
 
-class _Part:
-    """The numbers among the parameters of one entry, or the pointers."""
-
-    def __init__(self, where: str, parameters: Sequence[Parameter]) -> None:
-        self._where = where
-        self.parameters = tuple(parameters)
-        names = self.names = [parameter.name for parameter in parameters]
-        self.in_order = _getter(names)
-        self._types_of = _types_of(len(names))
-        self._accepted: set[tuple[type, ...]] = set()
-
-    def of(self, arguments: Mapping[str, object]) -> tuple[Any, ...]:
-        """Return the arguments of these parameters, in their order."""
-        values = self.in_order(arguments)
-        # Types that were checked once need no second look.
-        types = self._types_of(*values)
-        if types not in self._accepted:
-            self.check(values)
-            self._accepted.add(types)
-        return values
-
-    def check(self, values: tuple[object, ...]) -> None:
-        """Raise TypeError for the first of the values that its parameter does not take."""
-        for (name, kind, members), value in zip(self.parameters, values):
-            if members:
-                fields = tuple(member for member, _ in members)
-                fits = isinstance(value, tuple) and getattr(value, "_fields", None) == fields
-                expected = f"a NamedTuple of {', '.join(fields)}"
-            else:
-                fits, expected = _fits(kind, value), _PYTHON[kind]
-            if not fits:
-                raise TypeError(
-                    f"{self._where}: {name} is {kind}, so it takes {expected}, but got "
-                    f"{type(value).__name__} {getattr(value, '_fields', '')}".rstrip()
-                )
-
-
-class _Numbers(_Part):
-    """The numbers, or some of them.
-
-    Attributes:
-        words: the name and the kind of each word that they are packed to.
-        pack: packs the numbers; raises ValueError for the first that does not fit.
-    """
-
-    def __init__(self, where: str, parameters: Sequence[Parameter]) -> None:
-        super().__init__(where, parameters)
-        self.words = [
-            word
-            for name, kind, members in parameters
-            for word in [(f"{name}.{m}", k) for m, k in members] or [(name, kind)]
-        ]
-        self.pack = _packer(self.parameters, self.names, {}, b"", self._refuse)
-
-    def _refuse(self, *numbers: Any) -> None:
-        values: list[Any] = []
-        for parameter, number in zip(self.parameters, numbers):
-            values += number if parameter.members else [number]
-        for (name, kind), value in zip(self.words, values):
-            try:
-                struct.pack(_CODES[kind], value)
-            except struct.error:
-                raise ValueError(
-                    f"{self._where}: {name} is {value!r}, which no {kind} holds"
-                ) from None
-
-
 class KernelSignature:
     """The parameters of one entry, and how its arguments lie: each from a word of 8 bytes on.
 
@@ -157,10 +88,6 @@ class KernelSignature:
         offsets: the first word of each parameter.
         n_words: of all parameters.
         pointers: the positions of the pointers among the parameters.
-        put: writes to a buffer of all words the addresses of tensors, one for each pointer, and
-            then the words of the numbers; called with the buffer and a `Bound`'s members. The
-            address of None is 0.
-        check_tensors: raises TypeError if what is given for the pointers is no Tensor or None.
 
     Raises:
         ValueError: a parameter that no launch can pass.
@@ -174,6 +101,7 @@ class KernelSignature:
         pointer_words = iter(range(len(self.pointers)))
         self.n_words = len(self.pointers)
         self.offsets: list[int] = []
+        self._words: list[tuple[str, str]] = []
         for name, kind, members in parameters:
             if kind not in _PYTHON and not members:
                 raise ValueError(
@@ -182,60 +110,84 @@ class KernelSignature:
                 )
             if kind == "pointer":
                 self.offsets.append(next(pointer_words))
-            else:
-                self.offsets.append(self.n_words)
-                self.n_words += len(members) or 1
-        self._tensors = _Part(where, [parameters[i] for i in self.pointers])
-        self.check_tensors = self._tensors.check
-        self._numbers = _Numbers(where, [each for each in parameters if each.kind != "pointer"])
-        self.put = _putter(len(self.pointers), len(self._numbers.words))
+                continue
+            self.offsets.append(self.n_words)
+            self._words += [(f"{name}.{member}", k) for member, k in members] or [(name, kind)]
+            self.n_words = len(self.pointers) + len(self._words)
+        self._names = [parameter.name for parameter in parameters]
+        self._known = set(self._names)
+        self._accepted: set[tuple[type, ...]] = set()
+        self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
+        self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
 
     def bind(self, arguments: Mapping[str, object]) -> Bound:
-        """Check the numbers, and put all arguments into the order of the parameters.
+        """Check all arguments, and put them into the order of the parameters.
 
         Raises:
             ValueError: a parameter without an argument, or the reverse; or a number that its
                 parameter cannot hold.
-            TypeError: a number of another kind than its parameter.
+            TypeError: an argument of another kind than its parameter.
         """
+        if arguments.keys() != self._known:
+            refuse_names(self.where, arguments, self._names)
+        values: list[Any] = [arguments[name] for name in self._names]
+        types = tuple(map(type, values))
+        # Types that were checked once need no second look.
+        if types not in self._accepted:
+            self._check(values)
+            self._accepted.add(types)
+        numbers: list[Any] = []
+        tensors: list[Tensor | None] = []
+        for (_, kind, members), value in zip(self.parameters, values):
+            if kind == "pointer":
+                tensors.append(value)
+            elif members:
+                numbers += value
+            else:
+                numbers.append(value)
         try:
-            if len(arguments) == len(self.parameters):
-                words = self._numbers.pack(*self._numbers.of(arguments))
-                return words, self._tensors.in_order(arguments)
-        except KeyError:
-            pass
-        refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
+            return self._numbers.pack(*numbers), tuple(tensors)
+        except struct.error:
+            self._refuse(numbers)
+            raise
 
-    def packer(self, unset: Sequence[str], numbers: Mapping[str, object]) -> Callable[..., bytes]:
-        """Give what packs the numbers as :meth:`bind` does, with some to come and the others fixed.
+    def _check(self, values: Sequence[object]) -> None:
+        """Raise TypeError for the first of the values that its parameter does not take."""
+        for (name, kind, members), value in zip(self.parameters, values):
+            fields = tuple(member for member, _ in members)
+            if members:
+                fits = isinstance(value, tuple) and getattr(value, "_fields", None) == fields
+            else:
+                fits = _fits(kind, value)
+            if not fits:
+                expected = f"a NamedTuple of {', '.join(fields)}" if members else _PYTHON[kind]
+                raise TypeError(
+                    f"{self.where}: {name} is {kind}, so it takes {expected}, but got "
+                    f"{type(value).__name__} {getattr(value, '_fields', '')}".rstrip()
+                )
 
-        Args:
-            unset: the names of those to come. They are the function's arguments, in this order; of
-                a struct, its members' values.
-            numbers: the others.
+    def put(self, buffer: Any, numbers: bytes, tensors: Sequence[Tensor | None]) -> None:
+        """Write a `Bound`'s members to a buffer of all words: addresses first, 0 for None."""
+        addresses = [0 if tensor is None else tensor.data_ptr() for tensor in tensors]
+        self._pack_all(buffer, 0, *addresses, numbers)
 
-        Raises:
-            ValueError, TypeError: as :meth:`bind`. What is given raises ValueError where its
-                parameters cannot hold such numbers.
-        """
-        names, given = self._numbers.names, {**dict.fromkeys(unset), **numbers}
-        if given.keys() != set(names):
-            refuse_names(self.where, given, names)
-        if len(given) < len(unset) + len(numbers):
-            raise ValueError(f"{self.where}: a parameter is unset twice, or has a number as well")
-        parameters = self._numbers.parameters
-        fixed = _Numbers(self.where, [each for each in parameters if each.name in numbers])
-        values = fixed.of(numbers)
-        # Those behind the last that is unset are packed once.
-        end = max((i + 1 for i, each in enumerate(parameters) if each.name in unset), default=0)
-        n_behind = sum(len(each.members) or 1 for each in parameters[end:])
-        packed = fixed.pack(*values)
-        behind = packed[len(packed) - 8 * n_behind :]
+    def _refuse(self, numbers: Sequence[object]) -> None:
+        """Raise ValueError for the first number that does not fit."""
+        for (name, kind), number in zip(self._words, numbers):
+            try:
+                struct.pack(_CODES[kind], number)
+            except struct.error:
+                raise ValueError(
+                    f"{self.where}: {name} is {number!r}, which no {kind} holds"
+                ) from None
 
-        def refuse(*numbers: object) -> NoReturn:
-            raise ValueError(f"{self.where}: {', '.join(unset)} cannot hold {numbers}") from None
 
-        return _packer(parameters[:end], unset, dict(zip(fixed.names, values)), behind, refuse)
+def _fits(kind: str, value: object) -> bool:
+    if kind == "pointer":
+        return value is None or isinstance(value, Tensor)
+    if kind == "int64_t":
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, bool if kind == "bool" else float)
 
 
 def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[str]) -> NoReturn:
@@ -252,71 +204,3 @@ def refuse_names(where: str, arguments: Mapping[str, object], names: Sequence[st
     raise ValueError(
         f"{where}: {'; '.join(problems)}. The kernel's parameters are {', '.join(names)}"
     )
-
-
-# As texts, these are compiled once; loops over the arguments take twice as long at each launch.
-
-
-@functools.cache
-def _types_of(n: int) -> Callable[..., tuple[type, ...]]:
-    """Return what gives the types of ``n`` arguments."""
-    taken = [f"a{i}" for i in range(n)]
-    found = eval(f"lambda {', '.join(taken)}: ({''.join(f'type({name}), ' for name in taken)})")
-    return cast("Callable[..., tuple[type, ...]]", found)
-
-
-@functools.cache
-def _putter(pointers: int, numbers: int) -> Callable[..., None]:
-    """Return what writes the arguments of so many pointers and words of numbers."""
-    addresses = (f"0 if (a := tensors[{i}]) is None else a.data_ptr(), " for i in range(pointers))
-    put = eval(
-        f"lambda buffer, words, tensors: put(buffer, 0, {''.join(addresses)}words)",
-        {"put": struct.Struct(f"={pointers}Q{8 * numbers}s").pack_into},
-    )
-    return cast("Callable[..., None]", put)
-
-
-def _getter(names: Sequence[str]) -> Callable[[Mapping[str, object]], tuple[Any, ...]]:
-    """Return what gives the arguments with these names; itemgetter gives no tuple of one."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return (lambda arguments: (arguments[names[0]],)) if names else lambda arguments: ()
-
-
-def _packer(
-    numbers: Sequence[Parameter],
-    unset: Sequence[str],
-    fixed: Mapping[str, object],
-    behind: bytes,
-    refuse: Callable[..., None],
-) -> Callable[..., bytes]:
-    """Return what packs an argument for each of the parameters in ``unset``; structs are opened.
-
-    ``fixed`` has the arguments of the other ones in ``numbers``, and ``behind`` are the words that
-    follow. ``refuse`` is called with arguments that cannot be packed.
-    """
-    places = {name: f"a{i}" for i, name in enumerate((*unset, *fixed))}
-    opened = ("*" * bool(each.members) + places[each.name] for each in numbers)
-    kinds = (k for each in numbers for _, k in each.members or [("", each.kind)])
-    layout = struct.Struct("=" + "".join(_CODES[kind] for kind in kinds))
-    known = {places[name]: value for name, value in fixed.items()}
-    known |= {"pack_all": layout.pack, "behind": behind, "error": struct.error, "refuse": refuse}
-    taken = ", ".join(places[name] for name in unset)
-    text = f"""
-def pack({taken}):
-    try:
-        return pack_all({", ".join(opened)}){" + behind" * bool(behind)}
-    except (TypeError, error):
-        refuse({taken})
-        raise
-"""
-    exec(text, known)
-    return cast("Callable[..., bytes]", known["pack"])
-
-
-def _fits(kind: str, value: object) -> bool:
-    if kind == "pointer":
-        return value is None or isinstance(value, Tensor)
-    if kind == "int64_t":
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, bool if kind == "bool" else float)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import MAGIC, UnsizedLaunch, ctype, empty, launch, launch_blocks
+from detmode.cuda import ctype, empty, launch, launch_blocks, magic_number
 from detmode.cuda.rows.chosen_windows import pooled_shape
 from tests.shared.cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 
@@ -114,7 +114,7 @@ EDGES = [2**k + offset for k in range(32) for offset in (-1, 0, 1)]
 
 def check_quotients(index: str, pairs: list[tuple[int, int]]) -> None:
     values, divisors = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
-    magic = torch.tensor([MAGIC[divisor] for divisor in divisors.tolist()])
+    magic = torch.tensor([magic_number(divisor) for divisor in divisors.tolist()])
     output = empty((len(pairs),), torch.int64, "cpu")
     n, tensors = len(pairs), {"values": values, "divisors": divisors, "magic": magic}
     launch(PRIMITIVES, f"quotients<{index}>", n, output=output, n=n, **tensors)
@@ -135,7 +135,7 @@ def test_quotients_by_magic_numbers() -> None:
     pairs += [(n, d) for n, d in zip(anything, reversed(anything), strict=True) if d > 0]
     check_quotients("int32_t", pairs)
     check_quotients("int64_t", [*pairs, (2**40 + 3, 7), (2**40, 2**33 + 1), (5, 2**62)])
-    assert MAGIC[0] == MAGIC[1]  # an empty size, by which nothing is divided
+    assert magic_number(0) == magic_number(1)  # an empty size, by which nothing is divided
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -285,17 +285,15 @@ def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
     shares = -(-(channels if channels_last else outer) // per_thread)
     lanes = shares if channels_last else 1
     threads = 24 * shares * (batch if channels_last else 1)
-    entry = f"chosen<float, {counting}>"
-    unsized = UnsizedLaunch(PRIMITIVES, entry, ("shape",), step=step)
-    chosen = unsized.of_threads(100, pooled_shape(threads, outer, inner, sizes, windows, lanes))
+    layout = pooled_shape(threads, outer, inner, sizes, windows, lanes)
 
     def gathered() -> torch.Tensor:
         grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
-        chosen(
+        launch(
+            PRIMITIVES, f"chosen<float, {counting}>", 100, shape=layout, step=step,
             grad_output=grad.contiguous(memory_format=form),
-            indices=indices.contiguous(memory_format=form),
-            grad_input=grad_input,
-        )
+            indices=indices.contiguous(memory_format=form), grad_input=grad_input,
+        )  # fmt: skip
         return grad_input
 
     got = in_every_schedule(gathered).flatten(2).double()

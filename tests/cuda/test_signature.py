@@ -3,7 +3,6 @@
 import importlib
 import re
 import struct
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -11,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from detmode.cuda import UnsizedLaunch, host, launch
+from detmode.cuda import host, launch, launch_blocks
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 from tests.shared.cuda_sources import KERNELS, WARP, source_in
@@ -44,6 +43,12 @@ def test_names(change: dict[str, object], message: str, threads: int) -> None:
     arguments = {name: x for name, x in (FITTING | change).items() if x is not ...}
     with pytest.raises(ValueError, match=re.escape(f"kernels.cu: scale<float>: {message}")):
         launch(KERNELS, "scale<float>", threads, **arguments)
+
+
+def test_no_arguments() -> None:
+    """A launch without any names all that is missing."""
+    with pytest.raises(ValueError, match="nothing is given for 'input', 'output', 'n', 'factor'"):
+        launch(KERNELS, "scale<float>", 1)
 
 
 class Mixed(NamedTuple):
@@ -123,153 +128,72 @@ def test_arguments_are_packed_in_words() -> None:
     assert output is X
 
 
-def test_a_launch_that_is_kept() -> None:
-    """It launches with each call's tensors, on all threads that it was made for."""
-    scale = UnsizedLaunch(KERNELS, "scale<float>", ("n",), factor=2.0)
-    twice = scale.of_threads(300, 300)
-    reverse = UnsizedLaunch(KERNELS, "reverse_in_shared", (), (128,), 1024, n=256).of_blocks(1)
-    for values in (torch.ones(300), torch.arange(300.0)):
-        output, reversed = torch.zeros(300), torch.zeros(256)
-        twice(output=output, input=values)
-        assert torch.equal(output, 2 * values)
-        reverse(input=values, output=reversed)
-        assert torch.equal(reversed, values[:256].flip(0))
-    scale.of_threads(0, 0)(output=X, input=X)
-    for given, message in (
-        ({"input": X}, "missing 1 required keyword-only argument: 'output'"),
-        ({"input": X, "output": X, "n": 3}, "got an unexpected keyword argument 'n'"),
-    ):
-        with pytest.raises(TypeError, match=rf"kernels\.cu: scale<float>\(\) {message}"):
-            twice(**given)
-    for wrong in (1, X.numpy(), X.untyped_storage()):
-        message = f"input is pointer, so it takes a Tensor or None, but got {type(wrong).__name__}"
-        for tensors in ({"input": wrong, "output": X}, {"output": X, "input": wrong}):
-            with pytest.raises(TypeError, match=message):
-                twice(**tensors)
-    other = torch.zeros(300)
+@pytest.mark.parametrize("wrong", [1, X.numpy(), X.untyped_storage()], ids=type)
+def test_what_is_no_tensor(wrong: object) -> None:
+    """A pointer takes a tensor or None, whichever of the pointers it is."""
+    message = f"is pointer, so it takes a Tensor or None, but got {type(wrong).__name__}"
+    for change in ({"input": wrong}, {"output": wrong}):
+        with pytest.raises(TypeError, match=f"{next(iter(change))} {message}"):
+            launch(KERNELS, "scale<float>", 1, **FITTING | change)
+    output = torch.zeros(1)
+    launch(KERNELS, "scale<float>", 1, **FITTING | {"input": X + 1, "output": output})
+    assert output == 2
+
+
+def test_tensors_of_two_devices() -> None:
+    """They are refused by name before anything runs."""
     with (
-        mock.patch.object(LAUNCH, "_device_of", lambda tensor: 1 if tensor is other else 0),
         mock.patch.object(LAUNCH, "_start") as started,
-        mock.patch.object(LAUNCH, "check_devices", side_effect=RuntimeError) as refused,
-        pytest.raises(RuntimeError),
+        pytest.raises(RuntimeError, match=r"scale<float>\(\): Expected all tensors to be on"),
     ):
-        twice(input=X, output=other)
-    refused.assert_called_once_with("scale<float>", X, other)
+        launch(KERNELS, "scale<float>", 1, **FITTING | {"output": Elsewhere()})
     started.assert_not_called()
 
 
-@pytest.mark.parametrize("name", ["in", "_data"])
-def test_pointers_that_no_launch_can_name(name: str, tmp_path: Path) -> None:
-    """They are refused where the launch is planned, and still serve a launch by name."""
-    text = f"__global__ void fill(float* {name}) {{ *{name} = 1.0f; }}\n"
-    source = source_in(tmp_path, text, "fill")
-    with pytest.raises(ValueError, match=f"fill: a launch cannot name '{name}', rename it"):
-        UnsizedLaunch(source, "fill", ())
-    x = torch.zeros(1)
-    launch(source, "fill", 1, **{name: x})
-    assert x == 1
+class Elsewhere(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    def get_device(self) -> int:
+        """Return the number of the GPU."""
+        return 0
 
 
 def test_pointers_without_tensors() -> None:
-    """They are null, whether they were left out or None is given."""
+    """They are null; a launch has at least one that is not."""
     values = {"anything": X[1:], "output": X, "flag": True, "real": 2.5, "whole": -5}
-    numbers = {name: value for name, value in values.items() if name not in POINTERS}
-    given = {name: value for name, value in values.items() if name in POINTERS}
-    seen: list[tuple[torch.Tensor | None, ...]] = []
-    with mock.patch.object(LAUNCH, "_start", lambda what, grid, bound, *_: seen.append(bound)):
-        UnsizedLaunch(WARP, "kinds", (), **numbers).launch(1, input=None, **given)
-        UnsizedLaunch(WARP, "kinds", (), input=None, **numbers).launch(1, **given)
-        # With numbers before and behind one that is still to come.
-        fixed = {name: number for name, number in numbers.items() if name != "real"}
-        UnsizedLaunch(WARP, "kinds", ("real",), input=None, **fixed).launch(1, 2.5, **given)
+    with mock.patch.object(LAUNCH, "_start") as started:
         launch(WARP, "kinds", 1, input=None, **values)
-    (words, tensors), *others = seen
-    assert sum(tensor is None for tensor in tensors) == 1
-    for other_words, other_tensors in others:
-        assert other_words == words
-        assert all(one is other for one, other in zip(tensors, other_tensors, strict=True))
-    with pytest.raises(ValueError, match="kinds: a launch needs at least one tensor"):
-        UnsizedLaunch(WARP, "kinds", (), **numbers, **dict.fromkeys(POINTERS))
+        (_, _, (words, tensors), first, _) = started.call_args.args
+        assert struct.unpack("=qdq", words) == (-5, 2.5, 1)
+        assert (tensors[0], tensors[1], first) == (None, X, X)
+        with pytest.raises(ValueError, match="a launch needs at least one tensor"):
+            launch(WARP, "kinds", 1, input=None, **values | {"anything": None, "output": None})
 
 
-def test_a_launch_whose_size_is_to_come() -> None:
-    """Each launch has the threads or grid and the numbers that it was made with, and the rest."""
-    output = torch.zeros(4, dtype=torch.int64)
-    by_value = UnsizedLaunch(WARP, "by_value", ("both",), after=9)
-    in_blocks = UnsizedLaunch(WARP, "by_value", ["after", "both"], (2, 1))
-    for made, members in (
-        (by_value.of_threads(1, (-7, 2**62, 0.75)), [-7, 2**62, 3, 9]),
-        (by_value.of_blocks(1, (1, 2, 0.5)), [1, 2, 2, 9]),
-        (in_blocks.of_blocks((1, 1), 7, (3, 4, 5.0)), [3, 4, 20, 7]),
-    ):
-        output.zero_()
-        made(output=output)
-        assert output.tolist() == members
-    by_value.of_threads(0, (1, 2, 3.0))(output=output)
-    assert output.tolist() == [3, 4, 20, 7]
-    by_value.launch(1, (5, 6, 0.25), output=output)
-    assert output.tolist() == [5, 6, 1, 9]
-    in_blocks.launch_blocks(1, 8, (7, 8, 0.5), output=output)
-    assert output.tolist() == [7, 8, 2, 8]
-    with pytest.raises(
-        TypeError, match="output is pointer, so it takes a Tensor or None, but got "
-    ):
-        by_value.launch(1, (1, 2, 3.0), output=[1])
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'output'"):
-        by_value.launch(1, (1, 2, 3.0))
-    for numbers in ((), ((1, 2, 3.0), 1)):
-        with pytest.raises(TypeError, match="positional argument"):
-            by_value.of_threads(1, *numbers)
-    for numbers in ((1,), ((1, 2),), ((1, 2.0, 3.0),), ((1, 2**63, 3.0),)):
-        with pytest.raises(
-            ValueError, match=re.escape(f"warp.cu: by_value: both cannot hold {numbers}")
-        ):
-            by_value.of_threads(1, *numbers)
-    for open, numbers, message in (
-        (
-            ("bot",),
-            {"after": 1},
-            "'bot' is no parameter (did you mean 'both'?); nothing is given for ",
-        ),
-        (("both",), {}, "nothing is given for 'after'. The kernel's parameters are both, after"),
-        (("both", "after"), {"after": 1}, "a parameter is unset twice, or has a number as well"),
-        (
-            ("both", "output"),
-            {"after": 1},
-            "'output' is no parameter. The kernel's parameters are ",
-        ),
-    ):
-        with pytest.raises(ValueError, match=re.escape(f"warp.cu: by_value: {message}")):
-            UnsizedLaunch(WARP, "by_value", open, **numbers)
-    with pytest.raises(TypeError, match="after is int64_t, so it takes an int, but got float"):
-        UnsizedLaunch(WARP, "by_value", ("both",), after=1.0)
-    with pytest.raises(ValueError, match=r"by_value: after is \d+, which no int64_t holds"):
-        UnsizedLaunch(WARP, "by_value", ("both",), after=2**63)
-    with pytest.raises(ValueError, match=r"UnsizedLaunch\(\): block must hold 1 to 1024 threads"):
-        UnsizedLaunch(WARP, "by_value", ("both",), 2048, after=1)
-    with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
-        by_value.of_threads(-1, (1, 2, 3.0))
-    for grid, message in (
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
         ((1, 2**16), "grid must be below"),
-        ((1, 2**16, 1), "grid must be below"),
         ((1, 1, 2**16), "grid must be below"),
         ((2**31, 1, 1), "grid must be below"),
-        ((1, -1, 1), "grid must not be negative"),
-        ((-1, 1, 1), "grid must not be negative"),
         (2**31, "grid must be below"),
+        ((1, -1, 1), "grid must not be negative"),
         (-1, "grid must not be negative"),
-    ):
-        with pytest.raises(ValueError, match=rf"of_blocks\(\): {message}"):
-            in_blocks.of_blocks(grid, 1, (1, 2, 3.0))
-        with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
-            in_blocks.launch_blocks(grid, 1, (1, 2, 3.0), output=output)
-    in_blocks.of_blocks((2**31 - 1, 2**16 - 1, 2**16 - 1), 1, (1, 2, 3.0))
-    in_threads = partial(in_blocks.launch, output=output)
-    for launched in (in_blocks.of_threads, in_threads):
-        with pytest.raises(
-            ValueError, match="has a block of its own; call of_blocks or launch_blocks"
-        ):
-            launched(1, 1, (1, 2, 3.0))
+    ],
+)
+def test_grids_that_no_gpu_launches(grid: int | tuple[int, ...], message: str) -> None:
+    """They are refused; what is just below is not, and an empty grid runs nothing."""
+    arguments = {"output": torch.zeros(4, dtype=torch.int64), "both": Mixed(1, 2, 3.0), "after": 9}
+    with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
+        launch_blocks(WARP, "by_value", grid, 1, **arguments)
+    with pytest.raises(ValueError, match="block must hold 1 to 1024 threads"):
+        launch_blocks(WARP, "by_value", 1, 2048, **arguments)
+    with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
+        launch(WARP, "by_value", -1, **arguments)
+    launch_blocks(WARP, "by_value", (2**31 - 1, 2**16 - 1, 0), 1, **arguments)
+    assert not arguments["output"].any()
+    launch_blocks(WARP, "by_value", (1, 1), (2, 1), **arguments)
+    assert arguments["output"].tolist() == [1, 2, 12, 9]
 
 
 def test_declarations() -> None:

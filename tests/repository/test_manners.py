@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import detmode
-from detmode import DeterministicMode, Report, ReportRow, RuleTable, cuda
+from detmode import DeterministicMode, Report, ReportRow, RuleTable
 from detmode.runs.ranks_comparison import RunComparison
 from detmode.testing.suite import CheckedMode
-from tests.shared import needs
 
 
 def row(overload, action, guarantee, count, site, module=None):
@@ -162,15 +161,6 @@ def test_recordings_and_comparisons_say_what_they_are(tmp_path):
         assert re.fullmatch(rf"<{kind}: The runs d.*\.>", repr(compared))
         assert str(compared).startswith(f"{compared.verdict}\nnext: {compared.next_step}\n")
     assert repr(RunComparison(None, None, None, 1, 0, 0, 0, ())).startswith("<RunComparison: The")
-
-
-@needs.compiler
-def test_a_planned_launch_says_what_it_is(tmp_path):
-    """It names the entry, the source and the sizes."""
-    (tmp_path / "fill.cu").write_text("__global__ void fill(float* output) { *output = 1.0f; }\n")
-    source = cuda.Source(str(tmp_path / "launch.py"), "fill.cu", entries=("fill",))
-    launch = cuda.UnsizedLaunch(source, "fill", (), 32)
-    assert repr(launch) == f"<UnsizedLaunch of fill of {source}: block (32, 1, 1)>"
 
 
 def test_completion_shows_public_names():

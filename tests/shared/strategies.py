@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from detmode.bits.difference import same_bits
 from detmode.cuda import host
-from detmode.cuda.launch import forget_plans
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.mode import plans
@@ -79,15 +78,11 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
 
 
 @contextmanager
-def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
-    """Patches of what plans depend on: nothing is planned otherwise inside, or so behind."""
-    forget_plans()
+def planned_with(patched: AbstractContextManager[object]) -> Iterator[None]:
+    """Patch what plans depend on: none is played inside that was recorded outside, or later."""
     plans.forget()
-    with ExitStack() as stack:
-        for each in patches:
-            stack.enter_context(each)
+    with patched:
         yield
-    forget_plans()
     plans.forget()
 
 

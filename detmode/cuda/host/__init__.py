@@ -13,6 +13,7 @@ import functools
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from detmode.cuda.host.library import Build, Library, compile, default_build, lo
 from detmode.cuda.host.limit import limited
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.host.watch import Watch
-from detmode.cuda.signature import Bound
+from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import Source
 from detmode.process.undo import Undo
 
@@ -219,62 +220,30 @@ def launch_blocks(
         DeviceAssert: a `DETMODE_ASSERT` did not hold.
         CompileError: the file does not compile.
     """
-    position = source.position(entry)
+    position, signature = source.position(entry), source.signature(entry)
     races = _schedule.races or watch is not None
     library = compile(source, Build.RACES if races else default_build())
-    kinds = library.kinds(position)
-    signature = source.signature(entry)
-    numbers, in_order = bound
+    numbers, tensors = bound
     pointers = bytes(8 * len(signature.pointers))
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)
-    tensors = dict(zip(signature.pointers, in_order))
-    packed = (_Argument * max(len(kinds), 1))()
-    regions: list[tuple[int, int, bool, int]] = []
-    for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
-        packed[i].buffer = _STRUCT if kind == "s" else _WORD
-        packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
-        tensor = tensors.get(i)
-        if tensor is None:
-            continue
-        if not tensor.is_cpu:
-            raise ValueError(
-                f"launches run on cuda or cpu tensors, but got {tensor.device} tensors"
-            )
-        if not _element_fits(pointee, tensor.dtype):
-            constant = "const " if kind == "c" else ""
-            raise LaunchError(
-                f"{signature.where}: {signature.parameters[i].name} is a Tensor of {tensor.dtype}, "
-                f"but the parameter is {constant}{_POINTEES[pointee]}*"
-            )
-        packed[i].value = start = tensor.data_ptr()
-        regions.append((start, start + _extent(tensor), kind == "p", i))
+    arguments, regions = _packed(signature, library.kinds(position), words, tensors)
     merged = _merge(regions)
-    buffers = (_Buffer * max(len(merged), 1))()
-    positions = (ctypes.c_int * max(len(merged), 1))()
-    for j, (low, high, writable, first) in enumerate(merged):
-        buffers[j].data, buffers[j].bytes, buffers[j].writable = low, high - low, writable
-        positions[j] = first
-        for start, _, _, i in regions:
-            if low <= start < high or (start == low == high and first == i):
-                packed[i].buffer, packed[i].offset = j, start - low
-    seed = _schedule.seed
-    mixed = 0
-    if seed is not None:
-        mixed = (seed * 0x9E3779B97F4A7C15 + _schedule.launches) & 0xFFFFFFFFFFFFFFFF
-    _schedule.launches += 1
+    buffers, positions = _buffers(merged)
+    _point(arguments, regions, merged)
+    is_shuffled, seed = _next_order()
     with contextlib.nullcontext() if watch is None else limited(watch):
         status, message = library.launch(
             position,
             (ctypes.c_uint * 3)(*grid),
             (ctypes.c_uint * 3)(*block),
             shared,
-            packed,
-            len(kinds),
+            arguments,
+            len(signature.parameters),
             buffers,
             positions,
             len(merged),
-            seed is not None,
-            mixed,
+            is_shuffled,
+            seed,
             None if watch is None else ctypes.byref(watch),
         )
     if status:
@@ -283,12 +252,79 @@ def launch_blocks(
         raise _ERRORS[status](f"{signature.where}: {message}")
 
 
-def _merge(regions: list[tuple[int, int, bool, int]]) -> list[tuple[int, int, bool, int]]:
+_Region: TypeAlias = tuple[int, int, bool, int]
+"""Bytes from one address to another, whether they are written, and the argument's position."""
+
+
+def _packed(
+    signature: KernelSignature,
+    kinds: Sequence[tuple[str, str]],
+    words: ctypes.Array[ctypes.c_ulonglong],
+    in_order: Sequence[Tensor | None],
+) -> tuple[ctypes.Array[_Argument], list[_Region]]:
+    """The arguments, of which structs lie in the words, and the memory of tensors."""
+    tensors = dict(zip(signature.pointers, in_order))
+    packed = (_Argument * max(len(kinds), 1))()
+    regions: list[_Region] = []
+    for i, (offset, (kind, pointee)) in enumerate(zip(signature.offsets, kinds, strict=True)):
+        packed[i].buffer = _STRUCT if kind == "s" else _WORD
+        packed[i].value = ctypes.addressof(words) + 8 * offset if kind == "s" else words[offset]
+        tensor = tensors.get(i)
+        if tensor is None:
+            continue
+        name = signature.parameters[i].name
+        _check_pointee(f"{signature.where}: {name}", kind == "c", pointee, tensor)
+        packed[i].value = start = tensor.data_ptr()
+        regions.append((start, start + _extent(tensor), kind == "p", i))
+    return packed, regions
+
+
+def _check_pointee(where: str, is_constant: bool, pointee: str, tensor: Tensor) -> None:
+    if not tensor.is_cpu:
+        raise ValueError(f"launches run on cuda or cpu tensors, but got {tensor.device} tensors")
+    if not _element_fits(pointee, tensor.dtype):
+        constant = "const " if is_constant else ""
+        raise LaunchError(
+            f"{where} is a Tensor of {tensor.dtype}, but the parameter is "
+            f"{constant}{_POINTEES[pointee]}*"
+        )
+
+
+def _buffers(merged: Sequence[_Region]) -> tuple[ctypes.Array[_Buffer], ctypes.Array[ctypes.c_int]]:
+    """The memory that the launch may touch, and the positions of the arguments that brought it."""
+    buffers = (_Buffer * max(len(merged), 1))()
+    positions = (ctypes.c_int * max(len(merged), 1))()
+    for j, (low, high, writable, first) in enumerate(merged):
+        buffers[j].data, buffers[j].bytes, buffers[j].writable = low, high - low, writable
+        positions[j] = first
+    return buffers, positions
+
+
+def _point(
+    arguments: ctypes.Array[_Argument], regions: Sequence[_Region], merged: Sequence[_Region]
+) -> None:
+    """Let each pointer name its buffer, and how far behind its beginning it points."""
+    for j, (low, high, _, first) in enumerate(merged):
+        for start, _, _, i in regions:
+            if low <= start < high or (start == low == high and first == i):
+                arguments[i].buffer, arguments[i].offset = j, start - low
+
+
+def _next_order() -> tuple[bool, int]:
+    """The next launch: true if it is shuffled, and its own seed."""
+    seed, launches = _schedule.seed, _schedule.launches
+    _schedule.launches += 1
+    if seed is None:
+        return False, 0
+    return True, (seed * 0x9E3779B97F4A7C15 + launches) & 0xFFFFFFFFFFFFFFFF
+
+
+def _merge(regions: Sequence[_Region]) -> list[_Region]:
     """Join overlapping byte ranges, so that aliases stay aliases in the guarded copies.
 
     Empty ranges stay separate, because their null or shared addresses have no meaning.
     """
-    merged: list[tuple[int, int, bool, int]] = []
+    merged: list[_Region] = []
     for start, end, writable, first in sorted(regions, key=lambda region: region[:2]):
         if merged and start < end and start < merged[-1][1]:
             low, high, is_written, index = merged[-1]

@@ -6,23 +6,10 @@ words of bits and know no dtype.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TypeAlias
-
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    Launch,
-    Source,
-    UnsizedLaunch,
-    ctype,
-    most_shared,
-    new_full,
-    planned,
-    stretch,
-)
+from detmode.cuda import Source, ctype, launch, launch_blocks, most_shared, new_full, stretch
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
@@ -37,11 +24,6 @@ WORDS = {
     1: torch.uint8,
 }
 """By their bytes: what moves for any dtype. ATen's own kernels rewrite some NaNs of 16 bits."""
-
-_WIDEST = max(WORDS)
-
-Move: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
-"""Moves words, planned by their layout: called with out, index and source."""
 
 SOURCE = Source(
     __file__,
@@ -77,68 +59,34 @@ def assign_rows(
     """
     if shape.addends == 0:
         return
-    by_row, itemsize = index.numel() == shape.rows, out.itemsize
-    # Of both, in bytes: what is seen as words begins at one, in its memory too.
-    begins = source.data_ptr() | out.data_ptr()
-    begins |= (int(source.storage_offset()) | int(out.storage_offset())) * itemsize
-    shared = 0 if by_row else most_shared(out)
-    word, move = _moving(shape, by_row, unique, itemsize, begins % _WIDEST, shared, way)
-    move(_as_words(out, word), index, _as_words(source, word))
-
-
-@planned
-def _moving(
-    shape: Rows,
-    by_row: bool,
-    unique: bool,
-    itemsize: int,
-    begins: int,
-    most_shared: int,
-    way: Way | Strips | None,
-) -> tuple[torch.dtype, Move]:
-    """The dtype of the words that move, and what moves them."""
+    by_row = index.numel() == shape.rows
     named = shape if by_row else flat(shape)
-    word = _word(named.inner, itemsize, begins)
-    in_words = named._replace(inner=named.inner * itemsize // word.itemsize)
+    word = _word(named.inner, out, source)
+    in_words = named._replace(inner=named.inner * out.itemsize // word.itemsize)
     # Without an index for each row, words are elements.
     moved = in_words if by_row else shape
-    way = way or choose_assignment(moved, by_row=by_row, unique=unique, shared=most_shared)
+    shared = 0 if by_row else most_shared(out)
+    way = way or choose_assignment(moved, by_row=by_row, unique=unique, shared=shared)
     scalar, n = ctype(word), in_words.addends
+    words = {"source": _as_words(source, word), "out": _as_words(out, word)}
     if isinstance(way, Strips):
-        strips = _in_blocks(f"assign_strips<{scalar}>", way.threads, way.shared)
-        return word, partial(_move, strips.of_blocks(way.blocks, way.strip, way.strips, shape))
-    if way is Way.FEW:
-        return word, partial(_move, _unsized(f"assign_few<{scalar}>").of_threads(n, n, in_words))
-    if way is Way.SORTED:
-        entry = f"assign_sorted<{scalar}, {ctype(key_dtype(named.size))}>"
-        launch = _unsized(entry).of_threads(n, n, in_words)
-        return word, partial(_move_sorted, launch, shape, named)
-    entry = f"assign_owned<{scalar}, {ctype(key_dtype(named.rows))}>"
-    if way is Way.DIRECT:
-        launch = _unsized(entry, by_row=by_row, owners=None).of_threads(n, n, moved)
-        return word, partial(_move, launch)
-    launch = _unsized(entry, by_row=by_row).of_threads(n, n, moved)
-    return word, partial(_move_owned, launch, shape, by_row)
-
-
-@planned
-def _unsized(entry: str, **numbers: bool | None) -> UnsizedLaunch:
-    return UnsizedLaunch(SOURCE, entry, ("n", "shape"), **numbers)
-
-
-@planned
-def _in_blocks(entry: str, threads: int, shared: int) -> UnsizedLaunch:
-    return UnsizedLaunch(SOURCE, entry, ("strip", "strips", "shape"), threads, shared)
-
-
-def _move(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
-    launch(index=index, source=source, out=out)
-
-
-def _move_owned(
-    launch: Launch, shape: Rows, by_row: bool, out: Tensor, index: Tensor, source: Tensor
-) -> None:
-    launch(index=index, owners=_elect(index, shape, by_row), source=source, out=out)
+        launch_blocks(
+            SOURCE, f"assign_strips<{scalar}>", way.blocks, way.threads, way.shared,
+            index=index, strip=way.strip, strips=way.strips, shape=shape, **words,
+        )  # fmt: skip
+    elif way is Way.FEW:
+        launch(SOURCE, f"assign_few<{scalar}>", n, index=index, n=n, shape=in_words, **words)
+    elif way is Way.SORTED:
+        positions = index if by_row else of_elements(index, shape)
+        keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
+        entry = f"assign_sorted<{scalar}, {ctype(keys.dtype)}>"
+        launch(SOURCE, entry, n, keys=keys, order=order, n=n, shape=in_words, **words)
+    else:
+        owners = None if way is Way.DIRECT else _elect(index, shape, by_row)
+        launch(
+            SOURCE, f"assign_owned<{scalar}, {ctype(key_dtype(named.rows))}>", n,
+            index=index, owners=owners, n=n, shape=moved, by_row=by_row, **words,
+        )  # fmt: skip
 
 
 def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
@@ -147,23 +95,18 @@ def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     slots, owner = shape.size if by_row else shape.destinations, key_dtype(n)
     owners = new_full(index, (slots,), -1, owner)
     elected = shape._replace(outer=1, inner=1) if by_row else shape
-    _unsized(f"assign_elect<{ctype(owner)}>").launch(n, n, elected, index=index, owners=owners)
+    entry = f"assign_elect<{ctype(owner)}>"
+    launch(SOURCE, entry, n, index=index, owners=owners, n=n, shape=elected)
     return owners
 
 
-def _move_sorted(
-    launch: Launch, shape: Rows, named: Rows, out: Tensor, index: Tensor, source: Tensor
-) -> None:
-    positions = index if named is shape else of_elements(index, shape)
-    keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
-    launch(keys=keys, order=order, source=source, out=out)
-
-
-def _word(run: int, itemsize: int, begins: int) -> torch.dtype:
-    """The widest word that ``run`` elements are made of, and at which they begin."""
+def _word(run: int, out: Tensor, source: Tensor) -> torch.dtype:
+    """The widest word of which ``run`` elements of both are made, and at which they begin."""
     if run == 1:
-        return WORDS[itemsize]
-    odd = run * itemsize | begins
+        return WORDS[out.itemsize]
+    # What is seen as words begins at one, in its memory too.
+    offsets = int(source.storage_offset()) | int(out.storage_offset()) | run
+    odd = offsets * out.itemsize | source.data_ptr() | out.data_ptr()
     return next(word for width, word in WORDS.items() if odd % width == 0)
 
 

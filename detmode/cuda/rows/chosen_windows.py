@@ -1,25 +1,16 @@
-"""Checks and launch shared by the backwards of max, adaptive and fractional max pooling."""
+"""Pooled axes as kernels take them; the checks and launches of gradients that indices choose."""
 
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    MAGIC,
-    Launch,
-    Source,
-    UnsizedLaunch,
-    contiguous,
-    ctype,
-    index_ctype,
-    new_empty,
-    planned,
-)
+from detmode.cuda import Source, contiguous, ctype, index_ctype, launch, magic_number, new_empty
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
@@ -31,7 +22,12 @@ FEW = 16
 THREADS = 2**20
 """Threads at most where windows choose few elements: a GPU holds a quarter of them at once."""
 
-_ABSENT = (1, 1, 1)
+PooledShape = namedtuple(
+    "PooledShape",
+    "threads outer inner t_in h_in w_in t_out h_out w_out "
+    "t_magic h_magic w_magic positions_magic lanes_magic lanes",
+)
+"""The struct of ``chosen_windows.cuh``: the layout of a pooled tensor, with magic numbers."""
 
 
 def pooled_shape(
@@ -41,179 +37,157 @@ def pooled_shape(
     sizes_in: Sequence[int],
     sizes_out: Sequence[int],
     lanes: int,
-) -> tuple[int, ...]:
-    """The members of ``pooled_shape`` of the kernels' header: the layout, with magic numbers.
-
-    The sizes are those of three axes.
-    """
+) -> PooledShape:
+    """The layout of a tensor that is pooled along three axes of these sizes."""
     t, h, w = sizes_in
     t_out, h_out, w_out = sizes_out
-    return (
+    t_magic, h_magic, w_magic = map(magic_number, sizes_in)
+    return PooledShape(
         threads, outer, inner, t, h, w, t_out, h_out, w_out,
-        MAGIC[t], MAGIC[h], MAGIC[w], MAGIC[t * h * w], MAGIC[lanes], lanes,
+        t_magic, h_magic, w_magic, magic_number(t * h * w), magic_number(lanes), lanes,
     )  # fmt: skip
 
 
-def in_axes(shape: tuple[int, ...], spatial: int) -> tuple[int, ...]:
-    """The last ``spatial`` sizes as those of three axes; the missing ones have 1."""
-    return (*_ABSENT[spatial:], *shape[-spatial:])
+class Pooled(NamedTuple):
+    """The sizes of a pooling, which choose the threads that serve it.
+
+    Args:
+        leading: of the pooled tensor before its axes: batch and channels, or planes.
+        sizes: of its three axes; a missing one has 1.
+        out_sizes: the numbers of windows along these.
+        flat: the tensors are contiguous, not channels last.
+    """
+
+    leading: tuple[int, ...]
+    sizes: tuple[int, ...]
+    out_sizes: tuple[int, ...]
+    flat: bool = True
+
+    @property
+    def planes(self) -> int:
+        """Channels of all images."""
+        return math.prod(self.leading)
+
+    @property
+    def elements(self) -> int:
+        """Elements of a plane."""
+        return math.prod(self.sizes)
+
+    @property
+    def windows(self) -> int:
+        """Windows of a plane."""
+        return math.prod(self.out_sizes)
+
+    @property
+    def shared(self) -> int:
+        """Channels where they come last, otherwise planes: these are shared out among threads."""
+        return self.planes if self.flat or self.leading[-1] <= 1 else self.leading[-1]
+
+    @property
+    def most_adaptive(self) -> int:
+        """A bound of a position of one tensor times the other's size, along any axis."""
+        return (max(self.sizes) + 1) * (max(self.out_sizes) + 1)
+
+    def share(self, most: int, least: int = PER_THREAD) -> Share:
+        """Choose a thread's share.
+
+        Args:
+            most: the largest number that the kernel works out beside positions in the tensors.
+            least: planes, or channels, from which a thread serves several.
+        """
+        numel, windows = self.planes * self.elements, self.planes * self.windows
+        return choose_share(self.shared, numel, windows, most, least=least)
+
+    def laid_out(self, share: Share) -> PooledShape:
+        """The layout for threads with such a share."""
+        outer, inner = (self.planes, 1) if self.flat else self.leading
+        shares = -(-self.shared // share.per_thread)
+        threads = self.planes * self.elements // (self.shared or 1) * shares
+        lanes = shares if inner > 1 else 1
+        return pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, lanes)
+
+    def apart(self) -> int | None:
+        """Choose whether a thread serves neighbours along w, as windows choose few elements.
+
+        Returns:
+            The planes from one of a thread to its next; None where that is not the quicker one, or
+            does not work.
+        """
+        is_long = self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
+        if not self.flat or self.sizes[-1] % COLUMNS or not is_long:
+            return None
+        return max(1, min(self.planes, THREADS // (self.elements // COLUMNS)))
+
+    def few(self, most: int, apart: int) -> tuple[Share, PooledShape]:
+        """The share and the layout of threads that serve neighbours along w."""
+        lanes = self.sizes[-1] // COLUMNS
+        threads = self.elements // COLUMNS * apart
+        counter = index_ctype(self.planes * self.elements, self.planes * self.windows, most)
+        shape = pooled_shape(threads, self.planes, 1, self.sizes, self.out_sizes, lanes)
+        return Share(COLUMNS, counter), shape
+
+
+def pooled_of(
+    shape: Sequence[int],
+    out_shape: Sequence[int],
+    spatial: int,
+    memory_format: torch.memory_format = torch.contiguous_format,
+) -> Pooled:
+    """The sizes of a pooling along the last ``spatial`` dimensions of two tensors."""
+    absent = (1,) * (3 - spatial)
+    sizes, out_sizes = (*absent, *shape[-spatial:]), (*absent, *out_shape[-spatial:])
+    flat = memory_format is torch.contiguous_format
+    return Pooled(tuple(shape[:-spatial]), sizes, out_sizes, flat)
 
 
 def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:
     """The name expressions of ``kernel``, a template of a dtype, a thread's share, an index."""
     return tuple(
-        f"{kernel}<{ctype(dtype)}, {per_thread}, {index}>"
+        entry_of(kernel, dtype, Share(per_thread, index))
         for dtype in FLOATING
         for per_thread in shares
         for index in ("int32_t", "int64_t")
     )
 
 
-@planned
-def unsized(
-    source: Source,
-    kernel: str,
-    dtype: torch.dtype,
-    share: Share,
-    unset: tuple[str, ...],
-    windows: tuple[tuple[int, ...], ...] = (),
-    **numbers: Any,
-) -> UnsizedLaunch:
-    """The launch of an entry without the numbers of the parameters in ``unset``."""
-    entry = f"{kernel}<{ctype(dtype)}, {share.per_thread}, {share.counter}>"
-    return UnsizedLaunch(source, entry, unset, **dict(zip("thw", windows)), **numbers)
+def entry_of(kernel: str, dtype: torch.dtype, share: Share) -> str:
+    """The one of :func:`entries` for a dtype and a share."""
+    return f"{kernel}<{ctype(dtype)}, {share.per_thread}, {share.counter}>"
 
 
 def gather_chosen(
-    launch: Launch,
+    source: Source,
+    entry: str,
+    shape: PooledShape,
     grad_output: Tensor,
     self: Tensor,
     indices: Tensor,
-    memory_format: torch.memory_format,
+    memory_format: torch.memory_format = torch.contiguous_format,
+    **windows: Any,
 ) -> Tensor:
-    """Launch a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
+    """Launch a kernel that calls ``gather_chosen`` or ``gather_few_chosen``.
 
     Args:
-        launch: planned by :func:`plan_chosen`.
+        source: the file with the kernel.
+        entry: the kernel, by :func:`entry_of`.
+        shape: the layout of its threads.
         grad_output: like ``indices``, in any strides.
         self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         memory_format: of the result.
+        windows: the kernel's other arguments.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
     grad_input = new_empty(self, self.shape, memory_format=memory_format)
     launch(
+        source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),
         indices=contiguous(indices, memory_format=memory_format),
-        grad_input=grad_input,
-    )
+        grad_input=grad_input, shape=shape, **windows,
+    )  # fmt: skip
     return grad_input
-
-
-def plan_chosen(
-    source: Source,
-    kernel: str,
-    dtype: torch.dtype,
-    leading: tuple[int, ...],
-    sizes: tuple[int, ...],
-    out_sizes: tuple[int, ...],
-    flat: bool,
-    most: int,
-    windows: tuple[tuple[int, ...], ...] = (),
-    share: Share | None = None,
-) -> Launch:
-    """Plan the launch of a kernel that calls ``gather_chosen`` of ``chosen_windows.cuh``.
-
-    Args:
-        source: the file with the kernel.
-        kernel: a name that :func:`entries` expanded.
-        dtype: of the pooled tensor.
-        leading: as for :func:`shared_out`, like the next four.
-        sizes: see there.
-        out_sizes: see there.
-        flat: see there.
-        most: see there.
-        windows: of three axes, where the kernel takes them.
-        share: as for :func:`shared_out`.
-    """
-    share, threads, shape = shared_out(leading, sizes, out_sizes, flat, most, share)
-    launch = unsized(source, kernel, dtype, share, ("shape",), windows)
-    return launch.of_threads(threads, shape)
-
-
-def choose_apart(
-    leading: tuple[int, ...], sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool
-) -> int | None:
-    """Choose whether a thread serves neighbours along w, as windows choose few elements.
-
-    The arguments are those of :func:`shared_out`.
-
-    Returns:
-        The planes from one of a thread to its next; None where that is not the quicker one, or does
-        not work.
-    """
-    planes, elements, windows = math.prod(leading), math.prod(sizes), math.prod(out_sizes)
-    if not flat or sizes[-1] % COLUMNS or planes * elements < MANY or elements < FEW * windows:
-        return None
-    return max(1, min(planes, THREADS // (elements // COLUMNS)))
-
-
-def plan_few_chosen(
-    source: Source,
-    kernel: str,
-    dtype: torch.dtype,
-    leading: tuple[int, ...],
-    sizes: tuple[int, ...],
-    out_sizes: tuple[int, ...],
-    most: int,
-    apart: int,
-) -> Launch:
-    """Plan the launch of a kernel that calls ``gather_few_chosen`` of ``chosen_windows.cuh``.
-
-    The arguments are those of :func:`plan_chosen`, and what :func:`choose_apart` chooses.
-    """
-    planes, elements = math.prod(leading), math.prod(sizes)
-    threads = elements // COLUMNS * apart
-    shape = pooled_shape(threads, planes, 1, sizes, out_sizes, sizes[-1] // COLUMNS)
-    counter = index_ctype(planes * elements, planes * math.prod(out_sizes), most)
-    launch = unsized(source, kernel, dtype, Share(COLUMNS, counter), ("shape", "apart"))
-    return launch.of_threads(threads, shape, apart)
-
-
-def shared_out(
-    leading: tuple[int, ...],
-    sizes: tuple[int, ...],
-    out_sizes: tuple[int, ...],
-    flat: bool,
-    most: int,
-    share: Share | None = None,
-) -> tuple[Share, int, tuple[int, ...]]:
-    """Share the pooled tensor out among threads.
-
-    Args:
-        leading: its sizes before the axes: batch and channels, or planes.
-        sizes: of its three axes; a missing one has 1.
-        out_sizes: those of ``grad_output``.
-        flat: contiguous, not channels last.
-        most: the largest number that the kernel works out of what it takes besides, beside
-            positions in the tensors.
-        share: of a thread; None for the one that sizes choose.
-
-    Returns:
-        The share, the number of threads, and the argument ``shape``.
-    """
-    planes = math.prod(leading)
-    numel = planes * math.prod(sizes)
-    outer, inner = (planes, 1) if flat else leading
-    shared = inner if inner > 1 else outer
-    counts = planes * math.prod(out_sizes), most
-    share = share or choose_share(shared, numel, *counts, least=4 * PER_THREAD)
-    shares = -(-shared // share.per_thread)
-    threads = numel // (shared or 1) * shares
-    shape = pooled_shape(threads, outer, inner, sizes, out_sizes, shares if inner > 1 else 1)
-    return share, threads, shape
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

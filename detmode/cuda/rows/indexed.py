@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, planned
+from detmode.cuda import clone, contiguous
 from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, in_contiguous
 from detmode.cuda.rows.shapes import Rows
 
@@ -76,16 +76,11 @@ def indexed_rows(
         source = source.reshape(source_shape)
     if source.numel():
         check_on_host(index, shape.size, dim, error)
-    # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
-    if index.dim() != 1:
-        index = index.reshape(-1)
-    return IndexedRows(out, target, dim, contiguous(index, torch.int64), source, shape)
+    index = contiguous(index.reshape(-1), torch.int64)
+    return IndexedRows(out, target, dim, index, source, shape)
 
 
-@planned
 def _layout(sizes: tuple[int, ...], dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
     """The shape of the source, and how its rows lie."""
-    # A plain tuple is cut quicker.
-    sizes = tuple(sizes)
     before, behind = sizes[:dim], sizes[dim + 1 :]
     return (*before, n, *behind), Rows(prod(before), n, prod(behind), sizes[dim])

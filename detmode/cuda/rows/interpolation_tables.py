@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import namedtuple
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeAlias
+from typing import NamedTuple
 
 import torch
 
-from detmode.cuda import Source, UnsizedLaunch, ctype, planned
+from detmode.cuda import Source
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
@@ -80,69 +81,66 @@ class Interpolation:
     clamps: bool
 
 
-Axes: TypeAlias = tuple[float, ...]
-"""The members of ``resized_axes`` of the kernels' header: the numbers of the last dimension, then
-of the one before it. Of each: input and output size, taps, where its table begins, and input
-positions per output position."""
+class Axis(NamedTuple):
+    """A dimension: its input and output size, the most taps of an output position, where its table
+    begins, and the input positions per output position.
+    """
 
-ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - dims) for dims in range(4))
-"""The numbers of the dimensions that are absent, where there are so many."""
+    size: int
+    out: int
+    taps: int
+    table: int
+    scale: float
 
-Given: TypeAlias = tuple[int, int, "float | None"]
-"""The input size, the output size and the scale of a dimension."""
+
+ABSENT = Axis(0, 0, 0, 0, 0.0)
+ResizedAxes = namedtuple(
+    "ResizedAxes",
+    "w_size w_out w_taps w_table w_scale "
+    "h_size h_out h_taps h_table h_scale "
+    "d_size d_out d_taps d_table d_scale",
+)
+"""The struct of ``interpolation_table.cuh``."""
+
+
+def resized(axes: Sequence[Axis]) -> ResizedAxes:
+    """Up to three axes, the last one first, as kernels take them."""
+    w, h, d = (*axes, ABSENT, ABSENT)[:3]
+    return ResizedAxes(*w, *h, *d)
 
 
 def axes_of(
     interpolation: Interpolation,
     dtype: torch.dtype,
     align_corners: bool,
-    sizes: tuple[int, ...],
-    output_size: tuple[int, ...],
-    scales: tuple[float | None, ...],
-) -> tuple[Axes, int]:
-    """The axes, and the elements of the memory that their tables take.
+    sizes: Sequence[int],
+    output_size: Sequence[int],
+    scales: Sequence[float | None],
+) -> tuple[tuple[Axis, ...], int]:
+    """The axes, the last one first, and the elements of the memory that their tables take.
 
     Raises:
         RuntimeError: a size is not above 0.
         ValueError: a dimension has 2**31 positions or more.
     """
-    axes: Axes = ABSENT[len(sizes)]
+    axes: tuple[Axis, ...] = ()
+    # Positions, of 32 bits, in the room of a weight.
     used, per_weight = 0, dtype.itemsize // 4
-    for given in zip(sizes, output_size, scales):
-        taps, ratio, length = _table(interpolation, per_weight, align_corners, given)
-        axes = (given[0], given[1], taps, used, ratio) + axes
-        used += length
+    for size, out, scale in zip(sizes, output_size, scales):
+        if size < 1 or out < 1:
+            raise RuntimeError(f"an interpolation needs sizes above 0, but got {size} and {out}")
+        if size | out >= 1 << 31:
+            raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
+        ratio = _ratio(size, out, align_corners, scale)
+        taps = interpolation.taps(size, ratio)
+        axes = (Axis(size, out, taps, used, ratio), *axes)
+        # Behind the weights are positions.
+        used += out * taps - (-(out + 2 * size) // per_weight)
     return axes, used
 
 
-def _table(
-    interpolation: Interpolation, per_weight: int, align_corners: bool, given: Given
-) -> tuple[int, float, int]:
-    """The taps and the ratio of an axis, and the elements of its table.
-
-    ``per_weight``: positions, of 32 bits, in the room of a weight.
-    """
-    size, out, scale = given
-    if size < 1 or out < 1:
-        raise RuntimeError(f"an interpolation needs sizes above 0, but got {size} and {out}")
-    if size | out >= 1 << 31:
-        raise ValueError(f"a dimension of {max(size, out)} is too long; split the tensor")
-    # As ATen has it.
+def _ratio(size: int, out: int, align_corners: bool, scale: float | None) -> float:
+    """The input positions per output position, as ATen has it."""
     if align_corners:
-        ratio = (size - 1) / (out - 1) if out > 1 else 0.0
-    elif scale is not None and scale > 0:
-        ratio = 1.0 / scale
-    else:
-        ratio = size / out
-    taps = interpolation.taps(size, ratio)
-    # Behind the weights are positions.
-    return taps, ratio, out * taps - (-(out + 2 * size) // per_weight)
-
-
-@planned
-def table_writer(
-    interpolation: Interpolation, dtype: torch.dtype, align_corners: bool
-) -> UnsizedLaunch:
-    """The launch that writes tables, without its sizes."""
-    entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
-    return UnsizedLaunch(interpolation.source, entry, ("resized",), align_corners=align_corners)
+        return (size - 1) / (out - 1) if out > 1 else 0.0
+    return 1.0 / scale if scale is not None and scale > 0 else size / out

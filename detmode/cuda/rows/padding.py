@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import add, ge
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    Launch,
-    Source,
-    UnsizedLaunch,
-    contiguous,
-    ctype,
-    new_empty,
-    planned,
-)
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type, named, raises_like_aten
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.rows.shares import PER_THREAD, Share, choose_share
@@ -37,9 +29,15 @@ SOURCE = Source(
 )
 
 
-# Of an axis that is absent: its inputs, its outputs, and how many of those are before the first
-# input.
-_ABSENT = ((1, 1, 0),) * 3
+class PaddedAxis(NamedTuple):
+    """The struct of ``padding.cu``: inputs, outputs, and outputs before the first input."""
+
+    size: int
+    out: int
+    padding: int
+
+
+ABSENT = PaddedAxis(1, 1, 0)
 
 
 def pad_backward(
@@ -90,53 +88,28 @@ def gather_backward(
         RuntimeError: shapes, dtypes, devices or paddings that do not go together.
         NotImplementedError: a dtype that is neither floating point nor complex.
     """
-    launch = _plan(
-        where, spatial, grad_output.shape, self.shape,
-        tuple(padding), grad_output.dtype, self.dtype, share,
-    )  # fmt: skip
-    grad_input = new_empty(self, self.shape)
-    launch(grad_output=contiguous(grad_output), grad_input=grad_input)
-    return grad_input
-
-
-@planned
-def _plan(
-    where: str,
-    spatial: int,
-    out_shape: tuple[int, ...],
-    shape: tuple[int, ...],
-    padding: tuple[int, ...],
-    out_dtype: torch.dtype,
-    dtype: torch.dtype,
-    share: Share | None,
-) -> Launch:
-    """The launch that still needs its tensors."""
-    check_scalar_type(dtype, out_dtype)
-    check_implemented(where, dtype, DTYPES)
-    # A plain tuple is cut quicker than a torch.Size.
-    shape, out_shape = tuple(shape), tuple(out_shape)
+    check_scalar_type(self.dtype, grad_output.dtype)
+    check_implemented(where, self.dtype, DTYPES)
     reflect = where.startswith("reflection")
-    _check(where, out_shape, shape, padding, spatial, reflect)
-    axes = zip(reversed(shape), reversed(out_shape), padding[::2])
-    w, h, d = (*axes, *_ABSENT[spatial:])
-    planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
-    share = share or choose_share(planes, planes * positions, prod(out_shape))
-    threads = -(-planes // share.per_thread) * positions
-    return _unsized(dtype, reflect, *share).of_threads(threads, planes, d, h, w)
-
-
-@planned
-def _unsized(dtype: torch.dtype, reflect: bool, per_thread: int, index: str) -> UnsizedLaunch:
-    """The launch without its shape."""
-    entry = f"pad_backward<{ctype(dtype)}, {str(reflect).lower()}, {per_thread}, {index}>"
-    return UnsizedLaunch(SOURCE, entry, ("planes", "d", "h", "w"))
+    _check(where, grad_output.shape, self.shape, padding, spatial, reflect)
+    sizes = zip(reversed(self.shape), reversed(grad_output.shape), padding[::2])
+    w, h, d = *(PaddedAxis(*axis) for axis in sizes), *(ABSENT,) * (3 - spatial)
+    planes, positions = prod(self.shape[:-spatial]), prod(self.shape[-spatial:])
+    share = share or choose_share(planes, self.numel(), grad_output.numel())
+    entry = f"{ctype(self.dtype)}, {str(reflect).lower()}, {share.per_thread}, {share.counter}"
+    grad_input = new_empty(self, self.shape)
+    launch(
+        SOURCE, f"pad_backward<{entry}>", -(-planes // share.per_thread) * positions,
+        grad_output=contiguous(grad_output), grad_input=grad_input, planes=planes, d=d, h=h, w=w,
+    )  # fmt: skip
+    return grad_input
 
 
 def _check(
     where: str,
     out_shape: tuple[int, ...],
     shape: tuple[int, ...],
-    padding: tuple[int, ...],
+    padding: Sequence[int],
     spatial: int,
     reflect: bool,
 ) -> None:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections import namedtuple
-from functools import lru_cache
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from detmode.cuda import MAGIC
-
-Window = namedtuple("Window", "stride stride_magic padding dilation step whole part")
-"""The windows of an axis, whatever its size: ``pooling_window`` of ``pooled_axis.cuh``."""
+from detmode.cuda import magic_number
 
 
-class Windows(tuple[Window, ...]):
-    """The windows of several axes, made once for their arguments, and so hashed by identity.
+class Window(NamedTuple):
+    """The windows of an axis, whatever its size: ``pooling_window`` of ``pooled_axis.cuh``."""
 
-    Plans are kept by them, and the numbers of three axes take longer to hash than to look up.
-    """
-
-    __slots__ = ()
-    __hash__ = object.__hash__
-    __eq__ = object.__eq__
-
-
-Sizes = tuple[int, int, int]
-"""An argument for each axis."""
+    stride: int
+    stride_magic: int
+    padding: int
+    dilation: int
+    step: int
+    whole: int
+    part: int
 
 
 def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
@@ -35,10 +29,9 @@ def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Wind
     """
     step = dilation // math.gcd(dilation, stride)
     parts = divmod((kernel - 1) * dilation + 1, stride)
-    return Window(stride, MAGIC[stride], padding, dilation, step, *parts)
+    return Window(stride, magic_number(stride), padding, dilation, step, *parts)
 
 
-@lru_cache(maxsize=4096)  # shapes vary, and their axes less so
 def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int | None:
     """The windows along an axis, without those that begin behind it and its first padding.
 
@@ -51,7 +44,7 @@ def pooled_size(size: int, kernel: int, stride: int, padding: int, ceil_mode: bo
     return last if ceil_mode and last * stride >= size + padding else last + 1
 
 
-def triple(operator: str, name: str, values: tuple[int, ...]) -> Sizes:
+def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, int]:
     """Return an argument of a 3-d pooling, which may be given once for all axes.
 
     Raises:

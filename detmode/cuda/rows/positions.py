@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, UnsizedLaunch, clone, contiguous, new_arange, new_empty, planned
+from detmode.cuda import Source, clone, contiguous, launch, new_arange, new_empty
 from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.shapes import Rows
 
@@ -79,17 +79,13 @@ def linearize(
         keys = clone(start.expand(shape), memory_format=torch.contiguous_format)
     n, before = keys.numel(), start is not None
     for index, size in indices:
-        if index.shape != shape:
-            index = index.expand(shape)
-        _linearize(before, wraps).launch(n, n, size, index=contiguous(index), keys=keys)
+        index = contiguous(index.expand(shape))
+        launch(
+            SOURCE, "index_put_linearize", n,
+            index=index, keys=keys, n=n, size=size, before=before, wraps=wraps,
+        )  # fmt: skip
         before = True
     return keys
-
-
-@planned
-def _linearize(before: bool, wraps: bool) -> UnsizedLaunch:
-    numbers = {"before": before, "wraps": wraps}
-    return UnsizedLaunch(SOURCE, "index_put_linearize", ("n", "size"), **numbers)
 
 
 def of_elements(index: Tensor, shape: Rows) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, new_arange, planned
+from detmode.cuda import clone, contiguous, new_arange
 from detmode.cuda.rows.positions import (
     axis_of,
     check_on_host,
@@ -54,9 +54,9 @@ def reduce_scattered(
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
     # Only what lies under the index takes part.
-    for other, (length, size) in enumerate(zip(index.shape, target.shape)):
-        if other != dim and size != length:
-            target = target.narrow(other, 0, length)
+    for axis, (length, size) in enumerate(zip(index.shape, target.shape)):
+        if axis != dim and size != length:
+            target = target.narrow(axis, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
     in_contiguous(target, reduce_rows, positions, contiguous(source), shape, **options)
     return out
@@ -76,22 +76,14 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
         return
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
-    own, named = list(self.shape) or [1], list(index.shape) or [1]
+    own, named, source = (list(tensor.shape) or [1] for tensor in (self, index, src))
     if len(own) == len(named):
         # In the dimension itself an index has as many positions as it likes.
         own[axis] = named[axis]
-    # Equal sizes are the rule, and quickest compared as a whole.
-    if own != named or index.shape != src.shape:
-        _check_sizes(self, axis, own, named, list(src.shape) or [1])
-
-
-def _check_sizes(
-    self: Tensor, axis: int, own: list[int], named: list[int], given: list[int]
-) -> None:
-    fits = len(own) == len(named) == len(given)
-    if not (fits and all(map(le, named, given)) and all(map(le, named, own))):
+    fits = len(own) == len(named) == len(source)
+    if not (fits and all(map(le, named, source)) and all(map(le, named, own))):
         raise RuntimeError(
-            f"scatter(): index, {named}, should be no larger than src, {given}, nor than self, "
+            f"scatter(): index, {named}, should be no larger than src, {source}, nor than self, "
             f"{list(self.shape) or [1]}, apart from dimension {axis}"
         )
 
@@ -109,10 +101,9 @@ def laid_out(
     target, index, source = (x if x.dim() else x.view(1) for x in (out, index, src))
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)
-    if source.shape != index.shape:
-        for other, length in enumerate(index.shape):
-            if source.shape[other] != length:
-                source = source.narrow(other, 0, length)
+    for axis, length in enumerate(index.shape):
+        if source.shape[axis] != length:
+            source = source.narrow(axis, 0, length)
     if index.dtype is not torch.int64:
         index = contiguous(index, torch.int64)
     return target, dim, index, source
@@ -123,11 +114,12 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
 
     An expanded index is recognised by its strides.
     """
-    shape, repeats_before, repeats_behind = _layout(index.shape, index.stride(), dim, size)
-    if not repeats_behind:
+    shape = Rows(prod(index.shape[:dim]), index.shape[dim], prod(index.shape[dim + 1 :]), size)
+    repeats = [stride == 0 or n == 1 for n, stride in zip(index.shape, index.stride())]
+    if not all(repeats[dim + 1 :]):
         return contiguous(index), shape
     row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
-    if repeats_before:
+    if all(repeats[:dim]):
         return contiguous(row_index[(0,) * dim]), shape
     outer, n, inner, *_ = shape
     if inner == 1:
@@ -135,15 +127,3 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
     starts = new_arange(index, outer).view(*index.shape[:dim], 1)
     positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
     return positions, Rows(1, outer * n, inner, outer * size)
-
-
-@planned
-def _layout(
-    sizes: tuple[int, ...], strides: tuple[int, ...], dim: int, size: int
-) -> tuple[Rows, bool, bool]:
-    """The elements' layout; whether the index repeats itself before ``dim``, and behind it."""
-    # A plain tuple is cut quicker than a torch.Size.
-    sizes = tuple(sizes)
-    repeats = [stride == 0 or length == 1 for length, stride in zip(sizes, strides)]
-    shape = Rows(prod(sizes[:dim]), sizes[dim], prod(sizes[dim + 1 :]), size)
-    return shape, all(repeats[:dim]), all(repeats[dim + 1 :])

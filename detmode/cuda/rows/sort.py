@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, UnsizedLaunch, ctype, new_empty, new_zeros, planned
+from detmode.cuda import Source, ctype, launch_blocks, new_empty, new_zeros
 from detmode.cuda.rows.shapes import KEYS, MOST_SORTED
 
 THREADS = 1024
@@ -22,6 +22,14 @@ MOST_COUNTING = 512
 SOURCE = Source(
     __file__, "sort.cu", entries=("sort_count", *(f"sort_tiles<{key}>" for key in KEYS))
 )
+
+
+class DigitPasses(NamedTuple):
+    """The struct of ``sort.cu``: bits of a digit, and the passes, all and those done."""
+
+    width: int
+    passes: int
+    done: int
 
 
 def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[Tensor, Tensor]:
@@ -51,44 +59,33 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
     if n <= TILE:
         # One block makes all passes.
         keys, order = _pair(index, n, dtype)
-        sort = _sort(dtype, THREADS if n > TILE // 2 else THREADS // 2, wraps, by_itself=True)
-        sort.launch_blocks(1, n, size, (width, passes, 0), index=index, keys=keys, order=order)
+        launch_blocks(
+            SOURCE, f"sort_tiles<{ctype(dtype)}>", 1, THREADS if n > TILE // 2 else THREADS // 2,
+            index=index, keys_read=None, order_read=None, keys=keys, order=order, counters=None,
+            n=n, size=size, wraps=wraps, digits=DigitPasses(width, passes, 0),
+        )  # fmt: skip
         return keys, order
     tiles, digits = -(-n // TILE), 1 << MOST_BITS
     counters = new_zeros(index, (passes * (digits + 1 + tiles * digits),), torch.int32)
-    blocks = min(tiles, MOST_COUNTING)
-    _count(wraps).launch_blocks(blocks, n, size, width, passes, index=index, counters=counters)
-    sort = _sort(dtype, THREADS, wraps, by_itself=False)
+    launch_blocks(
+        SOURCE, "sort_count", min(tiles, MOST_COUNTING), THREADS,
+        index=index, counters=counters, n=n, size=size, width=width, passes=passes, wraps=wraps,
+    )  # fmt: skip
     pairs = [_pair(index, n, dtype) for _ in range(min(passes, 2))]
     for done in range(passes):
         keys_read, order_read = pairs[done % 2 - 1] if done else (None, None)
         keys, order = pairs[done % 2]
-        sort.launch_blocks(
-            tiles, n, size, (width, passes, done),
+        launch_blocks(
+            SOURCE, f"sort_tiles<{ctype(dtype)}>", tiles, THREADS,
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
-            order=order, counters=counters,
+            order=order, counters=counters, n=n, size=size, wraps=wraps,
+            digits=DigitPasses(width, passes, done),
         )  # fmt: skip
     return keys, order
 
 
 def _pair(index: Tensor, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return new_empty(index, (n,), dtype), new_empty(index, (n,), torch.int32)
-
-
-@planned
-def _count(wraps: bool) -> UnsizedLaunch:
-    numbers = ("n", "size", "width", "passes")
-    return UnsizedLaunch(SOURCE, "sort_count", numbers, THREADS, wraps=wraps)
-
-
-@planned
-def _sort(dtype: torch.dtype, threads: int, wraps: bool, *, by_itself: bool) -> UnsizedLaunch:
-    """The launch of a pass, or, where a block sorts all positions ``by_itself``, of all passes."""
-    numbers = ("n", "size", "digits")
-    fixed: dict[str, Any] = {"wraps": wraps}
-    if by_itself:
-        fixed |= dict.fromkeys(("keys_read", "order_read", "counters"))
-    return UnsizedLaunch(SOURCE, f"sort_tiles<{ctype(dtype)}>", numbers, threads, **fixed)
 
 
 def key_dtype(size: int) -> torch.dtype:

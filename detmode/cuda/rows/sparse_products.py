@@ -7,27 +7,20 @@ Entries that are not stored row by row are sorted first, stably.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    Source,
-    UnsizedLaunch,
-    contiguous,
-    ctype,
-    new_zeros,
-    parts_of,
-    planned,
-)
-from detmode.cuda.checks import check_devices, check_scalar_type
+from detmode.cuda import Source, contiguous, ctype, launch, new_zeros, parts_of
+from detmode.cuda.checks import check_devices, check_factor, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
 from detmode.cuda.rows.shapes import KEYS, Rows
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import widths
-from detmode.cuda.rows.sums import carrying, new_carries, pieces_of, reduce_carries
+from detmode.cuda.rows.sums import Scaling, new_carries, pieces_of, reduce_carries
 
 SOURCE = Source(
     __file__,
@@ -39,6 +32,10 @@ SOURCE = Source(
         for key in KEYS
     ),
 )
+
+
+SparseShape = namedtuple("SparseShape", "entries rows size inner")
+"""The struct of ``sparse_products.cu``: the entries, and the sizes of both matrices."""
 
 
 class _Entries(NamedTuple):
@@ -129,25 +126,19 @@ def _add(
         width = 1
     components, words = parts_of(dense.dtype)
     carries = new_carries(out, shape, components * words)
-    _sparse_rows(dense.dtype, width, keys.dtype, order is None).launch(
+    types = f"{width}, {ctype(keys.dtype)}"
+    launch(
+        SOURCE, f"sparse_rows<{ctype(dense.dtype)}, {types}>",
         pieces_of(shape.rows) * (shape.inner // width),
-        (shape.rows, shape.size, *dense.shape), include_self,
-        (alpha != 1, float(alpha.real), float(alpha.imag)),
-        **({} if order is None else {"order": order}),
-        keys=keys, columns=columns, values=values, dense=dense, out=out, carries=carries,
+        keys=keys, order=order, columns=columns, values=values, dense=dense, out=out,
+        carries=carries, shape=SparseShape(shape.rows, shape.size, *dense.shape),
+        include_self=include_self,
+        alpha=Scaling(alpha != 1, float(alpha.real), float(alpha.imag)),
     )  # fmt: skip
-    carry = carrying(f"row_sum<{ctype(dense.dtype)}>, {width}, {ctype(keys.dtype)}", include_self)
-    reduce_carries(carry, width, shape, keys=keys, out=out, carries=carries)
-
-
-@planned
-def _sparse_rows(
-    dtype: torch.dtype, width: int, key: torch.dtype, are_sorted: bool
-) -> UnsizedLaunch:
-    entry = f"sparse_rows<{ctype(dtype)}, {width}, {ctype(key)}>"
-    absent = {"order": None} if are_sorted else {}
-    unset = "shape", "include_self", "alpha"
-    return UnsizedLaunch(SOURCE, entry, unset, **absent)
+    reduce_carries(
+        f"row_sum<{ctype(dense.dtype)}>, {types}", width, shape,
+        keys=keys, out=out, carries=carries, include_self=include_self,
+    )  # fmt: skip
 
 
 def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
@@ -171,9 +162,5 @@ def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
 
 def _factor(value: complex, dtype: torch.dtype) -> complex:
     """Alpha or beta, real where the dtype is."""
-    largest = torch.finfo(dtype).max
-    if (value.imag and not dtype.is_complex) or any(
-        largest < abs(part) < float("inf") for part in (value.real, value.imag)
-    ):
-        raise RuntimeError(f"value cannot be converted to type {dtype} without overflow")
+    check_factor(value, dtype)
     return value if dtype.is_complex else value.real

@@ -7,27 +7,24 @@ Two ways lead to sums that do not depend on the order of threads: integers, and 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from detmode.cuda import (
-    Launch,
-    UnsizedLaunch,
     ctype,
+    launch,
+    launch_blocks,
     most_shared,
     new_empty,
     new_zeros,
     parts_of,
-    planned,
     stretch,
 )
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
-from detmode.cuda.rows.sort import key_dtype, sorted_positions
+from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
 from detmode.cuda.strips import Strips
@@ -39,8 +36,8 @@ TURNS = 16
 MOST = 2**18
 """Threads from which each may have more elements: a GPU holds as many at once."""
 
-Reduction: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
-"""Reduces rows, planned by their shapes: called with out, index and source."""
+Scaling = namedtuple("Scaling", "scaled re im")
+"""The struct of ``scaling.cuh``: whether addends have a factor, and which."""
 
 
 def add_rows(
@@ -70,13 +67,26 @@ def add_rows(
     """
     if shape.addends == 0:
         return
-    scale = None if alpha == 1 else (float(alpha.real).hex(), float(alpha.imag).hex())
-    by_row = index.numel() == shape.rows
-    begin = source.data_ptr() % AT_ONCE
+    by_row, begin = index.numel() == shape.rows, source.data_ptr() % AT_ONCE
     aligned = not (begin or out.data_ptr() % AT_ONCE)
     shared = 0 if by_row else most_shared(out)
-    plan = _sums(shape, out.dtype, by_row, begin, aligned, include_self, mean, scale, shared, way)
-    plan(out, index, source)
+    way = way or choose_sum(
+        shape, out.dtype, by_row=by_row, mean=mean, aligned=aligned, shared=shared
+    )
+    scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
+    how: dict[str, Any] = {"include_self": include_self, "mean": mean, "alpha": scaling}
+    if isinstance(way, Strips):
+        launch_blocks(
+            INTEGERS, f"index_add_strips<{ctype(out.dtype)}>", way.blocks, way.threads, way.shared,
+            index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
+            headroom=_headroom(shape), **how,
+        )  # fmt: skip
+    elif way in (Way.SINGLY, Way.TOGETHER):
+        together = TOGETHER if way is Way.TOGETHER else 1
+        _add_integers(out, index, source, shape, by_row, together, **how)
+    else:
+        row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner)
+        _reduce(row, way, out, index, source, shape, how)
 
 
 def multiply_rows(
@@ -100,152 +110,64 @@ def multiply_rows(
     """
     if shape.addends == 0:
         return
-    plan = _products(shape, out.dtype, index.numel() == shape.rows, include_self, way)
-    plan(out, index, source)
-
-
-@planned
-def _sums(
-    shape: Rows,
-    dtype: torch.dtype,
-    by_row: bool,
-    begin: int,
-    aligned: bool,
-    include_self: bool,
-    mean: bool,
-    scale: tuple[str, str] | None,
-    most_shared: int,
-    way: Way | Strips | None,
-) -> Reduction:
-    """Plan sums; ``scale`` is alpha as text, in which 0.0 is not -0.0.
-
-    ``begin``: of source, in bytes from where wide rows are read at once. ``aligned``: both source
-    and out begin there.
-    """
-    named = shape if by_row else flat(shape)
-    way = way or choose_sum(
-        shape, dtype, by_row=by_row, mean=mean, aligned=aligned, shared=most_shared
-    )
-    if way in (Way.FEW, Way.SORTED, Way.WIDE):
-        wide = way is Way.WIDE
-        width = AT_ONCE // dtype.itemsize if wide else widths(dtype)[-1]
-        # Reading several columns at once needs aligned rows, and does not change the bits.
-        if not wide and (begin % 8 or named.inner % width):
-            width = 1
-        row = _summed(dtype, width, wide)
-        return _by_rows(row, shape, named, way is Way.FEW, include_self, mean, scale)
-    bits = (shape.rows + 1).bit_length()
-    if isinstance(way, Strips):
-        launch = _in_blocks(dtype, include_self, mean, scale, way.threads, way.shared)
-        at_once = launch.of_blocks(way.blocks, way.strip, way.strips, shape, bits)
-        return partial(_reduce_at_once, at_once)
-    crowded, together = shape.inner <= CROWDED_COLUMNS, TOGETHER if way is Way.TOGETHER else 1
-    launches = _integers(dtype, by_row, include_self, crowded, together, mean, scale)
-    n, (components, words) = shape.destinations, parts_of(dtype)
-    sizes = n * components * words, n if mean else 0, (n * components + 1) // 2
-    # More turns than one where enough threads are left.
-    threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))
-    return partial(_add_integers, launches, shape, shape.addends, threads, n, bits, sizes, mean)
-
-
-@planned
-def _in_blocks(
-    dtype: torch.dtype,
-    include_self: bool,
-    mean: bool,
-    scale: tuple[str, str] | None,
-    threads: int,
-    shared: int,
-) -> UnsizedLaunch:
-    """The launch of sums in shared memory."""
-    return UnsizedLaunch(
-        INTEGERS, f"index_add_strips<{ctype(dtype)}>", ("strip", "strips", "shape", "headroom"),
-        threads, shared, include_self=include_self, mean=mean, alpha=_scaling(scale),
-    )  # fmt: skip
-
-
-Scaling = namedtuple("Scaling", "scaled re im")
-"""The struct of ``scaling.cuh``: whether addends have a factor, and which."""
-
-
-def _scaling(scale: tuple[str, str] | None) -> Scaling:
-    return Scaling(scale is not None, *map(float.fromhex, scale or ("1", "0")))
-
-
-@planned
-def _products(
-    shape: Rows, dtype: torch.dtype, by_row: bool, include_self: bool, way: Way | None
-) -> Reduction:
+    way = way or choose_product(shape, by_row=index.numel() == shape.rows)
     # product_t of product.cuh
-    words = 1 if not dtype.is_floating_point else 3 if dtype is torch.float64 else 2
-    row = _Row(f"row_product<{ctype(dtype)}>", 1, words, wide=False)
-    named = shape if by_row else flat(shape)
-    few = (way or choose_product(shape, by_row=by_row)) is Way.FEW
-    return _by_rows(row, shape, named, few, include_self, mean=False, scale=None)
+    words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
+    row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
+    how = {"include_self": include_self, "mean": False, "alpha": Scaling(False, 1.0, 0.0)}
+    _reduce(row, way, out, index, source, shape, how)
 
 
-_Integers: TypeAlias = tuple[UnsizedLaunch, UnsizedLaunch, UnsizedLaunch, UnsizedLaunch]
-
-
-@planned
-def _integers(
-    dtype: torch.dtype,
-    by_row: bool,
-    include_self: bool,
-    crowded: bool,
-    together: int,
-    mean: bool,
-    scale: tuple[str, str] | None,
-) -> _Integers:
-    """The launches of sums as integers, in their order."""
-    scalar, addends = ctype(dtype), {"by_row": by_row, "alpha": _scaling(scale)}
-    counts: dict[str, Any] = {} if mean else {"counts": None}
-
-    def unsized(kernel: str, types: str, *unset: str, **numbers: Any) -> UnsizedLaunch:
-        return UnsizedLaunch(INTEGERS, f"index_add_{kernel}<{types}>", unset, **numbers)
-
-    reading = f"{scalar}, {str(crowded).lower()}, {together}"
-    return (
-        unsized("observe", f"{scalar}, {together}", "n", "shape", **addends),
-        unsized("admit_self", scalar, "n", "headroom", include_self=include_self),
-        unsized("accumulate", reading, "n", "shape", "headroom", **addends, **counts),
-        unsized("finish", scalar, "n", "headroom", include_self=include_self, **counts),
-    )
+def _headroom(shape: Rows) -> int:
+    """The bits by which the sum of all rows may be longer than an addend."""
+    return (shape.rows + 1).bit_length()
 
 
 def _add_integers(
-    launches: _Integers,
-    shape: Rows,
-    addends: int,
-    threads: int,
-    n: int,
-    bits: int,
-    sizes: tuple[int, int, int],
-    mean: bool,
     out: Tensor,
     index: Tensor,
     source: Tensor,
+    shape: Rows,
+    by_row: bool,
+    together: int,
+    include_self: bool,
+    mean: bool,
+    alpha: Scaling,
 ) -> None:
-    """Add rows as integers, by what their plan has worked out of ``shape``.
+    """Add rows as integers, of which a thread takes so many elements ``together``."""
+    scalar, headroom = ctype(out.dtype), _headroom(shape)
+    n, addends = shape.destinations, shape.addends
+    crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
+    keys, sums, counts = _scratch(out, n, mean)
+    # More turns than one where enough threads are left.
+    threads = max(-(-addends // TURNS), min(-(-addends // together), MOST))
+    read: dict[str, Any] = {"index": index, "source": source, "keys": keys}
+    read |= {"n": addends, "shape": shape, "by_row": by_row, "alpha": alpha}
+    launch(INTEGERS, f"index_add_observe<{scalar}, {together}>", threads, **read)
+    launch(
+        INTEGERS, f"index_add_admit_self<{scalar}>", n,
+        self=out, keys=keys, sums=sums, n=n, headroom=headroom, include_self=include_self,
+    )  # fmt: skip
+    launch(
+        INTEGERS, f"index_add_accumulate<{scalar}, {crowded}, {together}>", threads,
+        sums=sums, counts=counts, headroom=headroom, **read,
+    )  # fmt: skip
+    launch(
+        INTEGERS, f"index_add_finish<{scalar}>", n,
+        keys=keys, sums=sums, counts=counts, out=out, n=n, headroom=headroom,
+        include_self=include_self,
+    )  # fmt: skip
 
-    ``addends`` and ``n``: elements of source and of out. ``threads``: for those of source.
-    ``bits``: by which the sum of all rows may be longer than an addend. ``sizes``: words of the
-    sums, of the counts, and of the keys.
-    """
-    observe, admit_self, accumulate, finish = launches
-    n_sums, n_counts, n_keys = sizes
+
+def _scratch(out: Tensor, n: int, mean: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Zeros for keys and sums of ``n`` destinations, and for the counts of their addends."""
+    components, words = parts_of(out.dtype)
+    n_sums, n_counts, n_keys = n * components * words, n if mean else 0, (n * components + 1) // 2
     # One allocation, so one fill.
     scratch = new_zeros(out, (n_sums + n_counts + n_keys,), torch.int64)
-    sums, keys = stretch(scratch, 0, n_sums), stretch(scratch, n_sums + n_counts, n_keys)
-    keys = keys.view(torch.int32)
-    counts = {"counts": stretch(scratch, n_sums, n_counts)} if mean else {}
-    observe.launch(threads, addends, shape, index=index, source=source, keys=keys)
-    admit_self.launch(n, n, bits, self=out, keys=keys, sums=sums)
-    accumulate.launch(
-        threads, addends, shape, bits,
-        index=index, source=source, keys=keys, sums=sums, **counts,
-    )  # fmt: skip
-    finish.launch(n, n, bits, keys=keys, sums=sums, out=out, **counts)
+    keys = stretch(scratch, n_sums + n_counts, n_keys).view(torch.int32)
+    counts = stretch(scratch, n_sums, n_counts) if mean else None
+    return keys, stretch(scratch, 0, n_sums), counts
 
 
 class _Row(NamedTuple):
@@ -255,103 +177,75 @@ class _Row(NamedTuple):
         name: of the struct that reduces one element after the other, as a template's argument.
         width: the columns that a thread reduces side by side.
         words: the words of 64 bits that it carries of each.
-        wide: the rows are wide.
     """
 
     name: str
     width: int
     words: int
-    wide: bool
 
 
-@planned
-def _summed(dtype: torch.dtype, width: int, wide: bool) -> _Row:
+def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row:
+    """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
     components, words = parts_of(dtype)
-    return _Row(f"row_sum<{ctype(dtype)}>", width, components * words, wide)
+    width = widths(dtype)[-1]
+    if way is Way.WIDE:
+        width = AT_ONCE // dtype.itemsize
+    elif begin % 8 or inner % width:
+        # Reading several columns at once needs aligned rows, and does not change the bits.
+        width = 1
+    return _Row(f"row_sum<{ctype(dtype)}>", width, components * words)
 
 
-def _by_rows(
+def _reduce(
     row: _Row,
-    shape: Rows,
-    named: Rows,
-    few: bool,
-    include_self: bool,
-    mean: bool,
-    scale: tuple[str, str] | None,
-) -> Reduction:
-    """Plan the reduction of rows: at once where they are ``few``, otherwise sorted.
-
-    ``named`` is their layout in which each has an index.
-    """
-    if not few:
-        launches = _sorted(row, key_dtype(named.size), include_self, mean, scale)
-        return partial(_reduce_sorted, launches, row, shape, named)
-    launch = _few(row.name, row.width, named is shape, include_self, mean, scale)
-    return partial(_reduce_at_once, launch.of_threads(named.addends // row.width, shape))
-
-
-def _reduce_at_once(launch: Launch, out: Tensor, index: Tensor, source: Tensor) -> None:
-    launch(index=index, source=source, out=out)
-
-
-@planned
-def _few(
-    name: str,
-    width: int,
-    by_row: bool,
-    include_self: bool,
-    mean: bool,
-    scale: tuple[str, str] | None,
-) -> UnsizedLaunch:
-    """The launch that reduces few rows."""
-    return UnsizedLaunch(
-        FEW, f"few_rows<{name}, {width}>", ("shape",),
-        by_row=by_row, include_self=include_self, mean=mean, alpha=_scaling(scale),
-    )  # fmt: skip
-
-
-@planned
-def _sorted(
-    row: _Row, key: torch.dtype, include_self: bool, mean: bool, scale: tuple[str, str] | None
-) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    """The launch that reduces sorted rows, and that of what their pieces carry."""
-    types = f"{row.name}, {row.width}, {ctype(key)}"
-    numbers = {"include_self": include_self, "alpha": _scaling(scale)}
-    if row.wide:
-        rows = UnsizedLaunch(SORTED, f"wide_rows<{types}>", ("shape",), **numbers)
-        return rows, carrying(f"{types}, true", include_self)
-    rows = UnsizedLaunch(SORTED, f"sorted_rows<{types}>", ("shape",), mean=mean, **numbers)
-    return rows, carrying(types, include_self, mean)
-
-
-def _reduce_sorted(
-    launches: tuple[UnsizedLaunch, UnsizedLaunch],
-    row: _Row,
-    shape: Rows,
-    named: Rows,
+    way: Way | None,
     out: Tensor,
     index: Tensor,
     source: Tensor,
+    shape: Rows,
+    how: dict[str, Any],
 ) -> None:
-    if named is not shape:
-        index, shape = of_elements(index, shape), named
+    """Reduce rows: at once where they are few, otherwise sorted."""
+    by_row = index.numel() == shape.rows
+    named = shape if by_row else flat(shape)
+    if way is Way.FEW:
+        launch(
+            FEW, f"few_rows<{row.name}, {row.width}>", named.addends // row.width,
+            index=index, source=source, out=out, shape=shape, by_row=by_row, **how,
+        )  # fmt: skip
+        return
+    index = index if by_row else of_elements(index, shape)
+    _reduce_sorted(row, way is Way.WIDE, out, index, source, named, **how)
+
+
+def _reduce_sorted(
+    row: _Row,
+    wide: bool,
+    out: Tensor,
+    index: Tensor,
+    source: Tensor,
+    shape: Rows,
+    include_self: bool,
+    mean: bool,
+    alpha: Scaling,
+) -> None:
+    """Sort the rows' index, and reduce them in pieces; of ``wide`` ones there is no mean."""
     keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
-    rows, carry = launches
-    pieces = -(-shape.rows // SHARE) if row.wide else pieces_of(shape.rows)
     carries = new_carries(out, shape, row.words)
-    rows.launch(
-        pieces * (shape.outer * shape.inner // row.width), shape,
-        keys=keys, order=order, source=source, out=out, carries=carries,
+    types = f"{row.name}, {row.width}, {ctype(keys.dtype)}"
+    entry, of_carries = f"sorted_rows<{types}>", types
+    pieces, means = pieces_of(shape.rows), {"mean": mean}
+    if wide:
+        entry, of_carries = f"wide_rows<{types}>", f"{types}, true"
+        pieces, means = -(-shape.rows // SHARE), {}
+    launch(
+        SORTED, entry, pieces * (shape.outer * shape.inner // row.width),
+        keys=keys, order=order, source=source, out=out, carries=carries, shape=shape,
+        include_self=include_self, alpha=alpha, **means,
     )  # fmt: skip
-    reduce_carries(carry, row.width, shape, keys=keys, out=out, carries=carries)
-
-
-@planned
-def carrying(types: str, include_self: bool, mean: bool = False) -> UnsizedLaunch:
-    """The launch that reduces what pieces carry, for these template arguments."""
-    return UnsizedLaunch(
-        SORTED, f"sorted_carries<{types}>", ("shape", "level", "owned"), THREADS,
-        include_self=include_self, mean=mean,
+    reduce_carries(
+        of_carries, row.width, shape,
+        keys=keys, out=out, carries=carries, include_self=include_self, mean=mean,
     )  # fmt: skip
 
 
@@ -379,23 +273,27 @@ def new_carries(out: Tensor, shape: Rows, words: int) -> Tensor | None:
 
 
 def reduce_carries(
-    carry: UnsizedLaunch,
+    types: str,
     width: int,
     shape: Rows,
     *,
     keys: Tensor,
     out: Tensor,
     carries: Tensor | None,
+    include_self: bool,
+    mean: bool = False,
 ) -> None:
     """Launch the reduction of what the pieces of sorted rows carry, level by level.
 
     Args:
-        carry: by :func:`carrying`.
+        types: the template arguments of ``sorted_carries``.
         width: the columns that a thread reduces side by side.
         shape: the layout of the rows.
         keys: the destinations of the rows, ascending, int32 or int64.
         out: as for :func:`add_rows`.
         carries: by :func:`new_carries`, with those of the rows.
+        include_self: as for :func:`add_rows`.
+        mean: as for :func:`add_rows`.
     """
     groups, pieces, level = shape.outer * shape.inner // width, pieces_of(shape.rows), 0
     while pieces > 1:
@@ -403,6 +301,10 @@ def reduce_carries(
         # Few pieces of a few columns are a block's, which goes on through all levels by itself.
         owned = THREADS // pieces if pieces <= PIECE else 0
         blocks = -(-groups // owned) if owned else -(-pieces * groups // THREADS)
-        carry.launch_blocks(blocks, shape, level, owned, keys=keys, out=out, carries=carries)
+        launch_blocks(
+            SORTED, f"sorted_carries<{types}>", blocks, THREADS,
+            keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
+            include_self=include_self, mean=mean,
+        )  # fmt: skip
         if owned:
             return

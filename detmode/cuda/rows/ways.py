@@ -17,11 +17,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from enum import Enum, auto
-from functools import lru_cache
 
 import torch
 
-from detmode.cuda import bytes_of_sum, index_ctype, parts_of, planned
+from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -73,7 +72,6 @@ class Way(Enum):
     """Assignments, where no destination is named twice."""
 
 
-@planned
 def choose_sum(
     shape: Rows,
     dtype: torch.dtype,
@@ -160,7 +158,6 @@ def _sort_moves_less(shape: Rows, dtype: torch.dtype) -> bool:
     return sort + runs * of_sorted + carries < integers
 
 
-@lru_cache(maxsize=4096)  # sizes vary, and rows are often of one width
 def _bytes_moved(inner: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """The bytes that move for a row in one of ``outer``: if it is sorted, without the sort and what
     pieces carry; if it is added as integers; of a destination's, as integers; of a column's carry.

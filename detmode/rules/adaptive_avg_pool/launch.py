@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import math
+from collections import namedtuple
 
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import MAGIC, Launch, Source, contiguous, new_empty, planned
+from detmode.cuda import Source, contiguous, launch, magic_number, new_empty
 from detmode.cuda.checks import check_implemented, raises_like_aten
-from detmode.cuda.rows.chosen_windows import entries, in_axes, pooled_shape, unsized
-from detmode.cuda.rows.shares import PER_THREAD, Share, choose_share
+from detmode.cuda.rows.chosen_windows import entries, entry_of, pooled_of
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
+
+OutMagics = namedtuple("OutMagics", "t h w")
+"""The struct of ``kernels.cu``: the magic numbers of the numbers of windows."""
 
 
 @raises_like_aten
@@ -36,7 +39,7 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     name = "adaptive_avg_pool2d_backward"
     _check(name, grad_output, self)
     last = torch.channels_last if _channels_last(self) else torch.contiguous_format
-    return _gather(name, grad_output, self, 2, last)
+    return gather(name, grad_output, self, 2, last)
 
 
 @raises_like_aten
@@ -56,45 +59,30 @@ def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """
     name = "adaptive_avg_pool3d_backward"
     _check(name, grad_output, self)
-    return _gather(name, grad_output, self, 3, torch.contiguous_format)
+    return gather(name, grad_output, self, 3, torch.contiguous_format)
 
 
-def _gather(
-    name: str, grad_output: Tensor, self: Tensor, spatial: int, memory_format: torch.memory_format
-) -> Tensor:
-    last = memory_format is torch.channels_last
-    launch = plan(name, spatial, grad_output.shape, self.shape, last, self.dtype)
-    grad_input = new_empty(self, self.shape, memory_format=memory_format)
-    launch(grad_output=contiguous(grad_output, memory_format=memory_format), grad_input=grad_input)
-    return grad_input
-
-
-@planned
-def plan(
+def gather(
     name: str,
+    grad_output: Tensor,
+    self: Tensor,
     spatial: int,
-    out_shape: tuple[int, ...],
-    shape: tuple[int, ...],
-    last: bool,
-    dtype: torch.dtype,
+    memory_format: torch.memory_format,
     share: Share | None = None,
-) -> Launch:
-    """The launch that still needs its tensors."""
-    # A plain tuple is cut quicker than a torch.Size.
-    shape, out_shape = tuple(shape), tuple(out_shape)
-    _check_shapes(name, out_shape, shape, spatial)
-    outer, inner = shape[:2] if last else (math.prod(shape[:-spatial]), 1)
-    shared, least = (inner, 8 * PER_THREAD) if last else (outer, PER_THREAD)
-    numel = math.prod(shape)
-    sizes_in, sizes_out = in_axes(shape, spatial), in_axes(out_shape, spatial)
-    # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    most = (max(sizes_in) + 1) * (max(sizes_out) + 1)
-    share = share or choose_share(shared, numel, math.prod(out_shape), most, least=least)
-    shares = -(-shared // share.per_thread)
-    threads = numel // (shared or 1) * shares
-    layout = pooled_shape(threads, outer, inner, sizes_in, sizes_out, shares if last else 1)
-    launch = unsized(SOURCE, KERNEL, dtype, share, ("shape", "magics"))
-    return launch.of_threads(threads, layout, [MAGIC[size] for size in sizes_out])
+) -> Tensor:
+    """The gradient in so many dimensions; ``share``: of a thread, None for what sizes choose."""
+    _check_shapes(name, grad_output.shape, self.shape, spatial)
+    pooled = pooled_of(self.shape, grad_output.shape, spatial, memory_format)
+    least = PER_THREAD if pooled.flat else 8 * PER_THREAD
+    share = share or pooled.share(pooled.most_adaptive, least)
+    shape = pooled.laid_out(share)
+    grad_input = new_empty(self, self.shape, memory_format=memory_format)
+    launch(
+        SOURCE, entry_of(KERNEL, self.dtype, share), shape.threads,
+        grad_output=contiguous(grad_output, memory_format=memory_format), grad_input=grad_input,
+        shape=shape, magics=OutMagics(*map(magic_number, pooled.out_sizes)),
+    )  # fmt: skip
+    return grad_input
 
 
 def _channels_last(self: Tensor) -> bool:

@@ -6,18 +6,17 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from detmode.cuda import Launch, Source, planned
+from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
     COLUMNS,
     check,
-    choose_apart,
     entries,
+    entry_of,
     gather_chosen,
-    in_axes,
-    plan_chosen,
-    plan_few_chosen,
+    pooled_of,
 )
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
@@ -44,7 +43,7 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
     _check("adaptive_max_pool2d_backward", grad_output, self, indices, 2)
     last = self.dim() == 4 and suggest_memory_format(self) is torch.channels_last
     memory_format = torch.channels_last if last else torch.contiguous_format
-    return _gather(grad_output, self, indices, 2, memory_format)
+    return gather(grad_output, self, indices, 2, memory_format)
 
 
 @raises_like_aten
@@ -64,34 +63,26 @@ def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Ten
         NotImplementedError: a dtype that is not floating point.
     """
     _check("adaptive_max_pool3d_backward", grad_output, self, indices, 3)
-    return _gather(grad_output, self, indices, 3, torch.contiguous_format)
+    return gather(grad_output, self, indices, 3, torch.contiguous_format)
 
 
-def _gather(
+def gather(
     grad_output: Tensor,
     self: Tensor,
     indices: Tensor,
     spatial: int,
     memory_format: torch.memory_format,
+    share: Share | None = None,
 ) -> Tensor:
-    flat = memory_format is torch.contiguous_format
-    launch = _plan(self.dtype, grad_output.shape, self.shape, spatial, flat)
-    return gather_chosen(launch, grad_output, self, indices, memory_format)
-
-
-@planned
-def _plan(
-    dtype: torch.dtype, out_shape: torch.Size, shape: torch.Size, spatial: int, flat: bool
-) -> Launch:
-    """The launch that still needs its tensors."""
-    sizes, out_sizes = in_axes(shape, spatial), in_axes(out_shape, spatial)
-    # The kernel multiplies a position of one tensor by the other's size, of each axis.
-    most = (max(sizes) + 1) * (max(out_sizes) + 1)
-    pooled = shape[:-spatial], sizes, out_sizes
-    apart = choose_apart(*pooled, flat)
-    if apart is not None:
-        return plan_few_chosen(SOURCE, FEW, dtype, *pooled, most, apart)
-    return plan_chosen(SOURCE, KERNEL, dtype, *pooled, flat, most)
+    """The gradient in so many dimensions; ``share``: of a thread, None for what sizes choose."""
+    pooled = pooled_of(self.shape, grad_output.shape, spatial, memory_format)
+    tensors, most, apart = (grad_output, self, indices), pooled.most_adaptive, pooled.apart()
+    if apart is not None and share is None:
+        share, shape = pooled.few(most, apart)
+        return gather_chosen(SOURCE, entry_of(FEW, self.dtype, share), shape, *tensors, apart=apart)
+    share = share or pooled.share(most, 4 * PER_THREAD)
+    entry = entry_of(KERNEL, self.dtype, share)
+    return gather_chosen(SOURCE, entry, pooled.laid_out(share), *tensors, memory_format)
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import repeat
+from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, new_empty, planned
+from detmode.cuda import Source, contiguous, launch, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
-from detmode.cuda.rows.chosen_windows import entries, pooled_shape, unsized
-from detmode.cuda.rows.pooling import Sizes, Windows, pooled_size, triple, window_of
-from detmode.cuda.rows.shares import Share, choose_share
+from detmode.cuda.rows.chosen_windows import Pooled, entries, entry_of, pooled_of
+from detmode.cuda.rows.pooling import pooled_size, triple, window_of
+from detmode.cuda.rows.shares import Share
 from detmode.table.conditions import FLOATING
 
 QUICK = 2**20
 """The largest divisor of all windows that divides by its reciprocal, to the bits of a division."""
+
+Windows: TypeAlias = tuple[tuple[int, int, int], tuple[int, int, int], tuple[int, int, int]]
+"""Of three axes their sizes, strides and padding."""
 
 KERNEL = "avg_pool3d_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
@@ -54,91 +56,46 @@ def avg_pool3d_backward(
         RuntimeError: shapes, dtypes, devices or arguments that do not go together.
         NotImplementedError: a dtype that is not floating point.
     """
-    launch = plan(
-        grad_output.shape, self.shape, grad_output.dtype, self.dtype,
-        tuple(kernel_size), tuple(stride), tuple(padding),
-        ceil_mode, count_include_pad, divisor_override,
-    )  # fmt: skip
-    grad_input = new_empty(self, self.shape)
-    launch(grad_output=contiguous(grad_output), grad_input=grad_input)
-    return grad_input
+    window = kernel_size, stride, padding
+    return gather(grad_output, self, window, ceil_mode, count_include_pad, divisor_override)
 
 
-@planned
-def plan(
-    out_shape: tuple[int, ...],
-    shape: tuple[int, ...],
-    out_dtype: torch.dtype,
-    dtype: torch.dtype,
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
+def gather(
+    grad_output: Tensor,
+    self: Tensor,
+    window: tuple[Sequence[int], Sequence[int], Sequence[int]],
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
     share: Share | None = None,
-) -> Launch:
-    """The launch that still needs its tensors."""
-    windows, kernel, strides, pads, inside, most = _windows(
-        kernel_size, stride, padding, divisor_override
-    )
-    # A plain tuple is cut quicker than a torch.Size.
-    shape, out_shape = tuple(shape), tuple(out_shape)
-    _check_shapes(out_shape, shape)
-    volume, out_volume = shape[-3:], out_shape[-3:]
-    pooled = tuple(map(pooled_size, volume, kernel, strides, pads, repeat(ceil_mode)))
-    if pooled != out_volume or 0 in shape[-4:]:
-        raise RuntimeError(
-            f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
-            f"do not make {list(out_shape)} of {list(shape)}"
-        )
-    # Windows that are all inside what counts have the same divisor; ceil_mode lets the last reach
-    # beyond the padding.
-    alike = count_include_pad or not any(pads)
-    if alike and ceil_mode:
-        alike = all(
-            (out - 1) * step + window <= size + 2 * pad
-            for size, out, window, step, pad in zip(volume, out_volume, kernel, strides, pads)
-        )
-    divisor = divisor_override or (inside if alike else 0)
-    t, h, w = volume
-    planes, positions = math.prod(shape[:-3]), t * h * w
-    numel = planes * positions
-    share = share or choose_share(planes, numel, math.prod(out_shape), most)
-    threads = -(-planes // share.per_thread) * positions
-    launch = _unsized(dtype, out_dtype, share, windows, count_include_pad, divisor)
-    return launch.of_threads(threads, pooled_shape(threads, planes, 1, volume, out_volume, 1))
-
-
-@planned
-def _unsized(
-    dtype: torch.dtype,
-    out_dtype: torch.dtype,
-    share: Share,
-    windows: Windows,
-    count_include_pad: bool,
-    divisor: int,
-) -> UnsizedLaunch:
-    """The launch without its shape; raise for dtypes that ATen's kernel does not take."""
-    check_scalar_type(dtype, out_dtype)
-    check_implemented("avg_pool3d_backward_out_frame", dtype, FLOATING)
-    return unsized(
-        SOURCE, KERNEL, dtype, share, ("shape",), windows,
-        count_include_pad=count_include_pad, shared_divisor=divisor,
-        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+) -> Tensor:
+    """The gradient of the three arguments of windows; ``share``: None for what sizes choose."""
+    windows = _windows(*window, divisor_override)
+    _check_shapes(grad_output.shape, self.shape, windows, ceil_mode)
+    check_scalar_type(self.dtype, grad_output.dtype)
+    check_implemented("avg_pool3d_backward_out_frame", self.dtype, FLOATING)
+    pooled = pooled_of(self.shape, grad_output.shape, 3)
+    divisor = divisor_override or _shared_divisor(pooled, windows, ceil_mode, count_include_pad)
+    kernel, strides, pads = windows
+    share = share or pooled.share(max(math.prod(kernel), *strides, *pads))
+    shape = pooled.laid_out(share)
+    grad_input = new_empty(self, self.shape)
+    launch(
+        SOURCE, entry_of(KERNEL, self.dtype, share), shape.threads,
+        grad_output=contiguous(grad_output), grad_input=grad_input, shape=shape,
+        **dict(zip("thw", map(window_of, *windows))), count_include_pad=count_include_pad,
+        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
+    return grad_input
 
 
-@lru_cache(maxsize=4096)
 def _windows(
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
     divisor_override: int | None,
-) -> tuple[Windows, Sizes, Sizes, Sizes, int, int]:
-    """The windows of three axes; their kernel size, stride and padding; what a window holds at
-    most; and the largest number that the kernel works out of all these.
-    """
+) -> Windows:
+    """The windows of three axes: their sizes, strides and padding."""
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
@@ -149,15 +106,40 @@ def _windows(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {strides} and {pads}"
         )
-    windows, inside = Windows(map(window_of, kernel, strides, pads)), math.prod(kernel)
-    return windows, kernel, strides, pads, inside, max(inside, *strides, *pads)
+    return kernel, strides, pads
 
 
-def _check_shapes(out_shape: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def _shared_divisor(
+    pooled: Pooled, windows: Windows, ceil_mode: bool, count_include_pad: bool
+) -> int:
+    """The divisor of windows that are all inside what counts; 0 where they differ.
+
+    ``ceil_mode`` lets the last ones reach beyond the padding.
+    """
+    kernel, _, pads = windows
+    if not count_include_pad and any(pads):
+        return 0
+    axes = zip(pooled.sizes, pooled.out_sizes, *windows)
+    is_inside = all(
+        (out - 1) * step + length <= size + 2 * pad for size, out, length, step, pad in axes
+    )
+    return math.prod(kernel) if is_inside or not ceil_mode else 0
+
+
+def _check_shapes(
+    out_shape: tuple[int, ...], shape: tuple[int, ...], windows: Windows, ceil_mode: bool
+) -> None:
     if len(shape) not in (4, 5):
         raise RuntimeError("non-empty 4D or 5D (batch mode) tensor expected for input")
     if len(out_shape) != len(shape) or out_shape[:-3] != shape[:-3]:
         raise RuntimeError(
             "avg_pool3d_backward(): Expected grad_output to have the batch and channel sizes of "
             f"self, {list(shape)}, but got {list(out_shape)}"
+        )
+    kernel, strides, pads = windows
+    pooled = tuple(map(pooled_size, shape[-3:], kernel, strides, pads, repeat(ceil_mode)))
+    if pooled != out_shape[-3:] or 0 in shape[-4:]:
+        raise RuntimeError(
+            f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
+            f"do not make {list(out_shape)} of {list(shape)}"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +25,22 @@ CtcShape = namedtuple(
     "CtcShape", "times samples classes longest blank time_stride sample_stride class_stride"
 )
 """The sizes and strides of ``log_probs``, the longest target, and the class between labels."""
+
+
+class CtcWay(NamedTuple):
+    """Threads of a sample's block, one for each state, or for several by turns.
+
+    ``large``: ATen's CUDA kernels leave classes without labels unchanged.
+    """
+
+    threads: int
+    large: bool
+
+
+def choose(times: int, samples: int, classes: int, longest: int) -> CtcWay:
+    """Choose how posteriors are computed, and what a class without labels gets."""
+    threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
+    return CtcWay(threads, 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450)
 
 
 @raises_like_aten
@@ -80,11 +97,11 @@ def ctc_loss_backward(
         targets = new_empty(targets, (1,))
     order, ordered, runs = _sorted(targets, labels, shape, where)
     posteriors = new_empty(log_alpha, log_alpha.shape)
-    threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
+    way = choose(times, samples, classes, longest)
     edges = (samples, 2, times, 2)
     launch_blocks(
         SOURCE, f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>", samples,
-        threads,
+        way.threads,
         log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, log_alpha=contiguous(log_alpha), posteriors=posteriors,
         edge_mantissas=new_empty(log_probs, edges),
@@ -95,7 +112,7 @@ def ctc_loss_backward(
         grad=grad, log_probs=log_probs, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, posteriors=posteriors, order=order, sorted=ordered, runs=runs,
         grad_input=grad_input, shape=shape, zero_infinity=zero_infinity,
-        large=_is_large(times, samples, classes), grad_stride=grad.stride(0),
+        large=way.large, grad_stride=grad.stride(0),
     )  # fmt: skip
     return grad_input
 
@@ -113,8 +130,3 @@ def _sorted(
         samples=shape.samples, longest=shape.longest, classes=shape.classes, labels=where,
     )  # fmt: skip
     return order, ordered, runs
-
-
-def _is_large(times: int, samples: int, classes: int) -> bool:
-    """Return whether ATen's CUDA kernels leave classes without labels unchanged."""
-    return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    MAGIC,
-    Launch,
-    Source,
-    UnsizedLaunch,
-    contiguous,
-    new_empty,
-    new_zeros,
-    planned,
-)
+from detmode.cuda import Source, contiguous, launch, magic_number, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
-from detmode.cuda.rows.chosen_windows import entries, shared_out, unsized
+from detmode.cuda.rows.chosen_windows import Pooled, entries, entry_of, pooled_of
 from detmode.cuda.rows.positions import check_on_host
-from detmode.cuda.rows.shares import Share
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "fractional_max_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
+Regions = namedtuple("Regions", "t h w t_magic h_magic w_magic")
+"""The struct of ``kernels.cu``: the sizes of a region, the magic numbers of what is beyond it."""
 REPEATED = 2**18
 """Threads at most of a launch that hardly ever has work: no more than run at once."""
 
@@ -85,91 +78,63 @@ def gather(
     share: Share | None = None,
 ) -> Tensor:
     """The gradient in ``n`` dimensions; ``share``: None for the one that sizes choose."""
-    launches = plan(
-        n, self.dtype, grad_output.dtype, indices.dtype,
-        self.shape, grad_output.shape, indices.shape, tuple(kernel_size), tuple(output_size), share,
-    )  # fmt: skip
-    if launches is None:
-        return new_empty(self, self.shape)
+    _check(n, grad_output, self, output_size, indices)
+    grad_input = new_empty(self, self.shape)
+    if grad_input.numel() == 0:
+        return grad_input
     check_on_host(indices, self.shape[-n:].numel(), self.dim() - n, RuntimeError)
-    tensors = {
+    pooled = pooled_of(self.shape, grad_output.shape, n)
+    share = share or pooled.share(most_computed(pooled), 4 * PER_THREAD)
+    shape = pooled.laid_out(share)
+    arguments = {
         "grad_output": contiguous(grad_output),
         "indices": contiguous(indices),
-        "grad_input": new_empty(self, self.shape),
+        "grad_input": grad_input,
         # One number: of the regions that were found where their elements looked for them.
         "taken": new_zeros(indices, (1,), torch.int64),
+        "shape": shape,
+        "regions": regions_of(pooled, n, kernel_size),
     }
-    for launch in launches:
-        launch(**tensors)
-    return tensors["grad_input"]
+    entry = entry_of(KERNEL, self.dtype, share)
+    launch(SOURCE, entry, shape.threads, everywhere=False, **arguments)
+    # Does something where some were missed.
+    launch(SOURCE, entry, min(shape.threads, REPEATED), everywhere=True, **arguments)
+    return grad_input
 
 
-@planned
-def plan(
-    n: int,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype,
-    indices_dtype: torch.dtype,
-    shape: tuple[int, ...],
-    out_shape: tuple[int, ...],
-    indices_shape: tuple[int, ...],
-    kernel_size: tuple[int, ...],
-    output_size: tuple[int, ...],
-    share: Share | None,
-) -> tuple[Launch, Launch] | None:
-    """The launch that gathers, and the one that does where it missed some; None for no elements."""
+def _check(
+    n: int, grad_output: Tensor, self: Tensor, output_size: Sequence[int], indices: Tensor
+) -> None:
     name = f"fractional_max_pool{n}d_backward"
-    # A plain tuple is cut quicker than a torch.Size.
-    shape, out_shape = tuple(shape), tuple(out_shape)
-    leading, pooled = shape[:-n], output_size[:n]
+    shape, out_shape, pooled = self.shape, grad_output.shape, tuple(output_size[:n])
     if len(shape) <= n:
         raise IndexError(f"{name}(): Expected {n + 1}D or {n + 2}D input, got {list(shape)}")
     if (
-        len(leading) > 2
+        len(shape) > n + 2
         or len(pooled) < n
-        or out_shape != leading + pooled
-        or indices_shape != out_shape
+        or out_shape != (*shape[:-n], *pooled)
+        or indices.shape != out_shape
     ):
         raise RuntimeError(
             f"{name}(): Expected {n + 1}D or {n + 2}D input, and gradOutput and indices of its "
             f"batch and channels and output_size, but got {list(shape)}, {list(out_shape)}, "
-            f"{list(indices_shape)} and {list(output_size)}"
+            f"{list(indices.shape)} and {list(output_size)}"
         )
-    _check_dtypes(name, dtype, out_dtype, indices_dtype)
-    if 0 in shape:
-        return None
-    # The missing axis has one region of one input.
-    ones = (1,) * (3 - n)
-    sizes, out_sizes, regions = ones + shape[-n:], ones + pooled, ones + kernel_size[:n]
-    # ATen does not read the kernel size, so it may be anything.
-    if len(regions) < 3 or not 0 <= regions[0] | regions[1] | regions[2] < 1 << 31:
-        regions = (1, 1, 1)
-    most = most_computed(sizes, out_sizes)
-    share, threads, layout = shared_out(leading, sizes, out_sizes, True, most, share)
-    once, again = _launches(dtype, share)
-    (t, h, w), (kt, kh, kw) = sizes, regions
-    axes = kt, kh, kw, MAGIC[t - kt], MAGIC[h - kh], MAGIC[w - kw]
-    # Packed at each call: that takes half a microsecond, and a plan more than one. Of two numbers,
-    # min takes several times as long.
-    later = partial(again.launch, threads if threads < REPEATED else REPEATED, layout, axes)
-    return once.of_threads(threads, layout, axes), later
+    check_scalar_type(torch.int64, indices.dtype)
+    check_scalar_type(self.dtype, grad_output.dtype)
+    check_implemented(f"{name}_out_frame", self.dtype, FLOATING)
 
 
-@planned
-def _check_dtypes(name: str, dtype: torch.dtype, out: torch.dtype, indices: torch.dtype) -> None:
-    check_scalar_type(torch.int64, indices)
-    check_scalar_type(dtype, out)
-    check_implemented(f"{name}_out_frame", dtype, FLOATING)
+def regions_of(pooled: Pooled, n: int, kernel_size: Sequence[int]) -> Regions:
+    """The regions of a kernel size, which may be anything, as ATen does not read it."""
+    kernel = (*(1,) * (3 - n), *kernel_size[:n])
+    if len(kernel) < 3 or not all(0 <= size < 1 << 31 for size in kernel):
+        kernel = (1, 1, 1)
+    magics = (magic_number(size - region) for size, region in zip(pooled.sizes, kernel))
+    return Regions(*kernel, *magics)
 
 
-@planned
-def _launches(dtype: torch.dtype, share: Share) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    make = partial(unsized, SOURCE, KERNEL, dtype, share, ("shape", "regions"))
-    return make(everywhere=False), make(everywhere=True)
-
-
-def most_computed(sizes: tuple[int, ...], out_sizes: tuple[int, ...]) -> int:
+def most_computed(pooled: Pooled) -> int:
     """A number that none is above that the kernels work out of three axes."""
-    (t, h, w), (t_out, h_out, w_out) = sizes, out_sizes
     # 16 times a position, with a margin of 17 and 2^-16 of the axis, is multiplied by the regions.
-    return 18 * max(t * t_out, h * h_out, w * w_out)
+    return 18 * max(size * out for size, out in zip(pooled.sizes, pooled.out_sizes))

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import most_shared, new_empty, new_zeros, planned
-from detmode.cuda.checks import check_devices, raises_like_aten
-from detmode.rules.grid_sampler.gradients import plan
+from detmode.cuda.checks import raises_like_aten
+from detmode.rules.grid_sampler.gradients import backward
 from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
-from detmode.rules.grid_sampler.ways import GradientWay
 
 ZEROS = 0
 
@@ -105,35 +103,3 @@ def cudnn_grid_sampler_backward(
     of_input, of_grid = backward(name, 2, how, self, grid, grad_output, (True, True))
     assert of_input is not None
     return of_input, of_grid
-
-
-def backward(
-    name: str,
-    dims: int,
-    how: Sampling,
-    input: Tensor,
-    grid: Tensor,
-    grad_output: Tensor,
-    output_mask: Sequence[bool],
-    way: GradientWay | None = None,
-) -> tuple[Tensor | None, Tensor]:
-    """The gradients that all of these give; ``way``: None for the one that sizes choose."""
-    check_devices(name, input, grid, grad_output)
-    scatter, gather = _plan(
-        name, how, dims, (input.dtype, grid.dtype, grad_output.dtype),
-        (input.shape, input.stride()), (grid.shape, grid.stride()),
-        (grad_output.shape, grad_output.stride()), most_shared(input), way,
-    )  # fmt: skip
-    asks_for_input, _ = output_mask
-    of_input = None
-    if asks_for_input:
-        of_input = new_empty(input, input.shape)
-        scatter(result=of_input, grad_output=grad_output, grid=grid)
-    if gather is None:
-        return of_input, new_zeros(grid, grid.shape)
-    of_grid = new_empty(grid, grid.shape)
-    gather(input=input, grad_grid=of_grid, grad_output=grad_output, grid=grid)
-    return of_input, of_grid
-
-
-_plan = planned(plan)

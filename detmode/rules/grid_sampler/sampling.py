@@ -28,10 +28,6 @@ SOURCE = Source(
 )
 
 
-EXTENTS = ("input_size", "output_size", "grad_stride", "grid_stride")
-"""The structs of sizes and strides that all kernels take."""
-
-
 class Sampling(NamedTuple):
     """The arguments that say where the forward operator samples.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from detmode.table.conditions import INTEGRAL
 DTYPES = (torch.float32, torch.float64)
 SHARED_BINS = 12 * 1024
 """Bins that fit into the shared memory of a block on any GPU, 4 bytes each."""
-BLOCK = 256
+BLOCK, MOST_BLOCKS = 256, 2**13
 
 SOURCE = Source(
     __file__, "kernels.cu", entries=tuple(f"histc_count<{ctype(dtype)}>" for dtype in DTYPES)
@@ -77,16 +78,29 @@ def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float 
     return torch.bincount(place, minlength=bins).to(self.dtype)
 
 
+class HistcWay(NamedTuple):
+    """So many blocks count; ``in_shared``: each in its own shared memory first."""
+
+    blocks: int
+    in_shared: bool
+
+
+def choose(n: int, bins: int) -> HistcWay:
+    """Choose how ``n`` elements are counted."""
+    in_shared = bins <= SHARED_BINS
+    # A block reads no fewer elements than it has counts to hand over.
+    share = max(BLOCK * 16, bins if in_shared else 0)
+    return HistcWay(min(-(-n // share), MOST_BLOCKS), in_shared)
+
+
 def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
     n = input.numel()
+    blocks, in_shared = choose(n, bins)
     counts = new_zeros(input, (bins,), torch.int64)
-    shared = bins <= SHARED_BINS
-    # A block reads no fewer elements than it has counts to hand over.
-    share = max(BLOCK * 16, bins if shared else 0)
     launch_blocks(
-        SOURCE, f"histc_count<{ctype(input.dtype)}>", min(-(-n // share), 2**13), BLOCK,
-        shared=4 * bins if shared else 0,
-        input=input, counts=counts, n=n, bins=bins, min=low, max=high, in_shared=shared,
+        SOURCE, f"histc_count<{ctype(input.dtype)}>", blocks, BLOCK,
+        shared=4 * bins if in_shared else 0,
+        input=input, counts=counts, n=n, bins=bins, min=low, max=high, in_shared=in_shared,
     )  # fmt: skip
     return counts
 

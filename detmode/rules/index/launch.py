@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import clone
-from detmode.cuda.checks import raises_like_aten
+from detmode.cuda.checks import check_factor, raises_like_aten
 from detmode.cuda.rows.indexed import indexed_rows
 from detmode.cuda.rows.positions import (
     axis_of,
@@ -53,13 +53,8 @@ def _check(self: Tensor, index: Tensor, source: Tensor, alpha: complex) -> None:
             f"index_add_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    if alpha == 1:
-        return
-    largest = torch.finfo(self.dtype).max
-    if (alpha.imag and not self.is_complex()) or any(
-        largest < abs(part) < float("inf") for part in (alpha.real, alpha.imag)
-    ):
-        raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
+    if alpha != 1:
+        check_factor(alpha, self.dtype)
 
 
 def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:

@@ -6,7 +6,7 @@ from math import prod
 
 from torch import Tensor
 
-from detmode.cuda import contiguous, new_arange, planned
+from detmode.cuda import contiguous, new_arange
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.positions import broadcast, check_on_host, in_contiguous, linearize
 from detmode.cuda.rows.shapes import Rows
@@ -52,8 +52,7 @@ def assign_named(out: Tensor, named: Given, values: Tensor, *, unique: bool) -> 
 
 def _source(out: Tensor, named: Given, values: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     """The values in a shape, contiguous; None for no elements. Raise for an index out of range."""
-    # Where nothing changes, asking is several times quicker than ATen's view of the tensor.
-    source = values if values.shape == shape else values.expand(shape)
+    source = values.expand(shape)
     if source.numel() == 0:
         return None
     for dim, index in named.items():
@@ -64,15 +63,12 @@ def _source(out: Tensor, named: Given, values: Tensor, shape: tuple[int, ...]) -
     return contiguous(source)
 
 
-@planned
 def _layout(
     sizes: tuple[int, ...], dims: tuple[int, ...], rows: tuple[int, ...]
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...], tuple[int, ...], Rows]:
     """The order of dimensions in which those with an index are adjacent, None where they are; their
     sizes; the shape of the values, and how they lie.
     """
-    # A plain tuple is cut quicker than a torch.Size.
-    sizes = tuple(sizes)
     order, (first, behind) = None, (dims[0], dims[-1] + 1)
     if behind - first != len(dims):
         # Adjacent indices leave their dimensions where they are; others put theirs first.

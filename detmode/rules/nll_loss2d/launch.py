@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from detmode.cuda import Launch, Source, UnsizedLaunch, contiguous, ctype, new_empty, planned
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.extents import sizes_of, strides_of
@@ -50,81 +48,58 @@ def nll_loss2d_forward(
         NotImplementedError: a dtype that is not floating point.
         IndexError: on the CPU, a target that is no class; a device-side assert on CUDA.
     """
-    add, finish, blocks = _plan(
-        self.dtype, self.shape, self.stride(), target.dtype, target.shape, target.stride(),
-        None if weight is None else (weight.dtype, weight.numel()), reduction, ignore_index,
-    )  # fmt: skip
-    classes = self.shape[1]
+    _check(self, target, weight)
+    n, classes, height, width = self.shape
     _check_on_host(target, classes, ignore_index)
+    pixels = n * height * width
+    blocks = choose(pixels)
     partials = new_empty(self, (max(blocks, 1), 4), torch.float64)
     output, total_weight = new_empty(self, ()), new_empty(self, ())
-    weights = {"self": self} if classes else {}
-    if weight is not None and classes:
-        weights["weight"] = contiguous(weight)
-    add(target=target, partials=partials, **weights)
-    finish(partials=partials, output=output, total_weight=total_weight)
+    of_images, *of_pixels = target.stride()
+    launch_blocks(
+        SOURCE, f"nll_loss2d_sum<{ctype(self.dtype)}>", blocks, THREADS,
+        self=self if classes else None, target=target,
+        weight=contiguous(weight) if weight is not None and classes else None,
+        partials=partials, n=pixels, size=sizes_of(self.shape),
+        self_stride=strides_of(self.stride()),
+        target_stride=strides_of((of_images, 0, *of_pixels)), ignore_index=ignore_index,
+    )  # fmt: skip
+    launch_blocks(
+        SOURCE, f"nll_loss2d_finish<{ctype(self.dtype)}>", 1, THREADS,
+        partials=partials, output=output, total_weight=total_weight, blocks=blocks,
+        mean=reduction == MEAN,
+    )  # fmt: skip
     return output, total_weight
 
 
-@planned
-def _plan(
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    target_dtype: torch.dtype,
-    target_shape: tuple[int, ...],
-    target_strides: tuple[int, ...],
-    weights: tuple[torch.dtype, int] | None,
-    reduction: int,
-    ignore_index: int,
-) -> tuple[Launch, Launch, int]:
-    """The launches that still need their tensors, and the blocks of the first."""
-    if len(target_shape) != 3:
+def choose(pixels: int) -> int:
+    """Choose the blocks that add up so many pixels, which decides the order of the additions."""
+    return min(-(-pixels // (THREADS * PER_THREAD)), MAX_BLOCKS)
+
+
+def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    if target.dim() != 3:
         raise RuntimeError(
             "only batches of spatial targets supported (3D tensors) but got targets of size: "
-            f"{list(target_shape)}"
+            f"{list(target.shape)}"
         )
-    if len(shape) != 4:
+    if self.dim() != 4:
         raise RuntimeError(
             "only batches of spatial inputs supported (4D tensors), but got input of size: "
-            f"{list(shape)}"
+            f"{list(self.shape)}"
         )
-    n, classes, height, width = shape
-    if weights is not None and weights[1] != classes:
+    n, classes, height, width = self.shape
+    if weight is not None and weight.numel() != classes:
         raise RuntimeError("weight tensor should be defined either for all or no classes")
-    if (n, height, width) != target_shape:
+    if target.shape != (n, height, width):
         raise RuntimeError(
             "input and target batch or spatial sizes don't match: target "
-            f"{list(target_shape)}, input {list(shape)}"
+            f"{list(target.shape)}, input {list(self.shape)}"
         )
-    check_implemented("nll_loss2d_forward_kernel", dtype, FLOATING)
-    check_scalar_type(torch.int64, target_dtype)
-    if weights is not None:
-        check_scalar_type(dtype, weights[0])
-    pixels = n * height * width
-    blocks = min(-(-pixels // (THREADS * PER_THREAD)), MAX_BLOCKS)
-    add, finish = _unsized(dtype, classes > 0, weights is not None, reduction == MEAN)
-    of_images, *of_pixels = target_strides
-    add_pixels = add.of_blocks(
-        blocks, pixels, sizes_of(shape), strides_of(strides),
-        strides_of((of_images, 0, *of_pixels)), ignore_index,
-    )  # fmt: skip
-    return add_pixels, finish.of_blocks(1, blocks), blocks
-
-
-@planned
-def _unsized(
-    dtype: torch.dtype, has_classes: bool, is_weighted: bool, mean: bool
-) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    """The launches without their sizes."""
-    absent: dict[str, Any] = {} if has_classes else {"self": None}
-    if not (has_classes and is_weighted):
-        absent["weight"] = None
-    name, sizes = ctype(dtype), ("n", "size", "self_stride", "target_stride", "ignore_index")
-    return (
-        UnsizedLaunch(SOURCE, f"nll_loss2d_sum<{name}>", sizes, THREADS, **absent),
-        UnsizedLaunch(SOURCE, f"nll_loss2d_finish<{name}>", ("blocks",), THREADS, mean=mean),
-    )
+    check_implemented("nll_loss2d_forward_kernel", self.dtype, FLOATING)
+    check_scalar_type(torch.int64, target.dtype)
+    if weight is not None:
+        check_scalar_type(self.dtype, weight.dtype)
 
 
 @host_check

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import torch
 
-from detmode.cuda import planned
 from detmode.table.conditions import FLOATING, INTEGRAL
 
 DTYPES = FLOATING + INTEGRAL
@@ -43,7 +42,6 @@ class ByBlocks(NamedTuple):
     chunks: int
 
 
-@planned
 def choose(n: int, slices: int, dtype: torch.dtype) -> ByThread | ByBlock | ByBlocks:
     """Choose how to select in slices of ``n`` elements each."""
     fitting = (size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes)

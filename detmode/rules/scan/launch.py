@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
-from detmode.cuda import (
-    Launch,
-    Source,
-    UnsizedLaunch,
-    contiguous,
-    ctype,
-    new_empty,
-    planned,
-)
+from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty
 from detmode.cuda.checks import raises_like_aten
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -77,53 +71,32 @@ def logcumsumexp(self: Tensor, dim: int) -> Tensor:
 
 def _scan(op: str, self: Tensor, dim: int) -> Tensor:
     out = new_empty(self, self.shape)
-    tree, row = _plan(op, self.dtype, self.numel(), self.stride(dim))
-    if tree is None:
-        row(input=self, output=out)
-        return out
-    nodes, tiles, levels = tree
-    totals = new_empty(self, (nodes * STATE,), torch.float64)
-    tiles(input=self, totals=totals)
-    for level in levels:
-        level(totals=totals)
-    row(input=self, output=out, totals=totals)
+    n, types = self.numel(), f"<{op}, {ctype(self.dtype)}>"
+    stride = self.stride(dim)
+    tiles = -(-n // (THREADS * ROWS * min(16 // self.itemsize, 4)))
+    totals = _totals(types, self, stride, tiles - 1) if tiles > 1 else None
+    launch_blocks(
+        SOURCE, f"scan_row{types}", tiles, THREADS,
+        input=self, output=out, totals=totals, n=n, stride=stride,
+    )  # fmt: skip
     return out
 
 
-_Tree = tuple[int, Launch, list[Launch]]
-"""The number of nodes, and the launches for the totals of tiles and for those of each level."""
-
-
-@planned
-def _plan(op: str, dtype: torch.dtype, n: int, stride: int) -> tuple[_Tree | None, Launch]:
-    """The tree over the tiles, if there are several, and the scan; without their tensors."""
-    tiles = -(-n // (THREADS * ROWS * min(16 // dtype.itemsize, 4)))
-    row = _row(op, dtype, tiles > 1).of_blocks(tiles, n, stride)
-    if tiles <= 1:
-        return None, row
-    of_tiles, of_level = _totals(op, dtype)
-    # Before the last tile lie all others, and before its node those over whole 32 of them.
-    nodes, children, levels = 0, tiles - 1, []
-    while children:
-        above = children // CHILDREN
-        if above:
-            levels.append(of_level.of_threads(above * CHILDREN, nodes, children))
-        nodes += children
-        children = above
-    return (nodes, of_tiles.of_blocks(tiles - 1, stride), levels), row
-
-
-@planned
-def _row(op: str, dtype: torch.dtype, has_totals: bool) -> UnsizedLaunch:
-    fixed = {} if has_totals else {"totals": None}
-    entry = f"scan_row<{op}, {ctype(dtype)}>"
-    return UnsizedLaunch(SOURCE, entry, ("n", "stride"), THREADS, **fixed)
-
-
-@planned
-def _totals(op: str, dtype: torch.dtype) -> tuple[UnsizedLaunch, UnsizedLaunch]:
-    of = f"<{op}, {ctype(dtype)}>"
-    return (
-        UnsizedLaunch(SOURCE, f"scan_totals{of}", ("stride",), THREADS),
-        UnsizedLaunch(SOURCE, f"scan_level{of}", ("base", "children")),
+def _totals(types: str, self: Tensor, stride: int, tiles: int) -> Tensor:
+    """The totals of all tiles before the last one, and of the nodes above them."""
+    counts = [tiles]
+    # Before the last node lie those over whole 32 of the nodes below.
+    while counts[-1] >= CHILDREN:
+        counts.append(counts[-1] // CHILDREN)
+    totals = new_empty(self, (sum(counts) * STATE,), torch.float64)
+    launch_blocks(
+        SOURCE, f"scan_totals{types}", tiles, THREADS, input=self, totals=totals, stride=stride
     )
+    base = 0
+    for children, above in pairwise(counts):
+        launch(
+            SOURCE, f"scan_level{types}", above * CHILDREN,
+            totals=totals, base=base, children=children,
+        )  # fmt: skip
+        base += children
+    return totals

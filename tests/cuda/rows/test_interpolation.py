@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
 from detmode.rules.upsample import RULES as INTERPOLATION
+from detmode.rules.upsample.launch import LINEAR
 from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import shifted
@@ -20,7 +21,7 @@ from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
-from tests.shared.strategies import ANY_LAYOUT, SEEDS, planned_with
+from tests.shared.strategies import ANY_LAYOUT, SEEDS
 
 SUBSTITUTES = {
     rule.op: rule.action.function
@@ -91,7 +92,7 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
         "SEVERAL": data.draw(st.sampled_from([0, 2**62]), label="several"),
     }
-    with host.schedule(seed), planned_with(mock.patch.multiple(gather, **limits)):
+    with host.schedule(seed), mock.patch.multiple(gather, **limits):
         result = SUBSTITUTES[op](**call)
     truth = REFERENCES[op](**{**call, "grad_output": call["grad_output"].double()})
     grad = call["grad_output"]
@@ -110,11 +111,11 @@ def test_only_aligned_channels_are_read_at_once(start: int, packed: str) -> None
     storage = torch.randn(start + 6 * 6 * 16, generator=torch.Generator().manual_seed(0))
     grad = storage[start:].view(1, 6, 6, 16).movedim(-1, 1)
     with (
-        planned_with(mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0)),
-        mock.patch.object(gather, "UnsizedLaunch", wraps=gather.UnsizedLaunch) as planned,
+        mock.patch.multiple(gather, SEVERAL=0, SHARED=0, STRIP=0),
+        mock.patch.object(gather, "launch", wraps=gather.launch) as launched,
     ):
         result = backward(grad, [6, 6], [1, 16, 3, 3], False)
-    assert planned.call_args.args[1].endswith(f", {packed}>")
+    assert launched.call_args.args[1].endswith(f", {packed}>")
     assert torch.equal(result, backward(grad, [6, 6], [1, 16, 3, 3], False))
 
 
@@ -138,7 +139,7 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         entries.clear()
         result = backward(grad, out, [1, channels, *size], False, *scales)
         found = [*entries]
-        with planned_with(mock.patch.multiple(gather, SHARED=0, STRIP=0)):
+        with mock.patch.multiple(gather, SHARED=0, STRIP=0):
             again = backward(grad, out, [1, channels, *size], False, *scales)
         assert torch.equal(result, again)
         return found
@@ -162,6 +163,29 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of each element 4 * 16 reads, and 5 * 16.
     assert launches(1, [4, 4], [8, 32]) == ["upsample_small"]
     assert launches(1, [4, 4], [9, 32])[0] == "upsample_tables"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "out", "outer", "inner", "way"),
+    [
+        ([64], [128], 1, 1, gather.GatherWay.SMALL),
+        ([1000], [2000], 2, 1, gather.GatherWay.STRIPS),
+        ([1000], [2000], 1, 2, gather.GatherWay.WHOLE),
+        ([64, 1024], [128, 2048], 1, 1, gather.GatherWay.WHOLE),
+        # Of each element 64 reads, and 128.
+        ([4, 4], [16, 16], 1, 1 << 12, gather.GatherWay.WHOLE),
+        ([4, 4], [16, 32], 1, 1 << 12, gather.GatherWay.LAST_APART),
+        ([4, 4], [16, 32], 1 << 11, 1, gather.GatherWay.LAST_APART),
+        ([4, 4], [16, 32], 1 << 12, 1, gather.GatherWay.WHOLE),
+    ],
+)
+def test_the_way_to_gather(
+    sizes: list[int], out: list[int], outer: int, inner: int, way: gather.GatherWay
+) -> None:
+    """Sizes choose whether tables are in memory, and whether the last axis is apart."""
+    axes, length = gather.axes_of(LINEAR, torch.float32, False, sizes, out, [None] * len(sizes))
+    numel = outer * math.prod(sizes) * inner
+    assert gather.choose(axes, length, torch.float32, numel, inner) is way
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import Launch
-from detmode.cuda.rows.chosen_windows import in_axes, plan_chosen, plan_few_chosen
-from detmode.cuda.rows.shares import Share
+from detmode.cuda.rows.chosen_windows import Pooled, entry_of, gather_chosen
+from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
 from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
 from detmode.rules.avg_pool3d import launch as avg_pool3d
@@ -35,20 +35,10 @@ def assert_alike(one: Tensor, other: Tensor) -> None:
     assert same_bits(*(torch.where(each.isnan(), torch.nan, each) for each in (one, other)))
 
 
-def gathered(
-    launch: Launch, seed: int, self: Tensor, last: bool = False, **given: Tensor
-) -> Tensor:
-    """The gradient by a planned launch, in any schedule; ``last``: all channels come last."""
-    last_format = torch.channels_last if self.dim() == 4 else torch.channels_last_3d
-    format = last_format if last else torch.contiguous_format
-    given = {name: each.contiguous(memory_format=format) for name, each in given.items()}
-
-    def run() -> Tensor:
-        grad_input = torch.empty(self.shape, dtype=self.dtype, memory_format=format)
-        launch(**given, grad_input=grad_input)
-        return grad_input.contiguous()
-
-    return in_schedules(run, seed)
+def formats(self: Tensor, spatial: int) -> list[torch.memory_format]:
+    """The memory formats that a launch may give a tensor: without a batch there is one."""
+    last = torch.channels_last if spatial == 2 else torch.channels_last_3d
+    return [torch.contiguous_format, last][: self.dim() - spatial]
 
 
 @st.composite
@@ -101,10 +91,10 @@ def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     function = getattr(adaptive_avg_pool, f"adaptive_avg_pool{spatial}d_backward")
     aten = getattr(torch.ops.aten, f"_adaptive_avg_pool{spatial}d_backward")
     got, seed = in_schedules(lambda: function(grad, self), data.draw(SEEDS)), data.draw(SEEDS)
-    last = spatial == 2 and self.dim() == 4 and data.draw(st.booleans())
-    shapes = grad.shape, self.shape, last
-    launch = adaptive_avg_pool.plan("", spatial, *shapes, dtype, data.draw(SHARES))
-    assert_alike(gathered(launch, seed, self, last, grad_output=grad), got.contiguous())
+    format = data.draw(st.sampled_from(formats(self, spatial)))
+    how = spatial, format, data.draw(SHARES)
+    shared = in_schedules(lambda: adaptive_avg_pool.gather("", grad, self, *how), seed)
+    assert_alike(shared.contiguous(), got.contiguous())
     assert_has_form(got, aten(grad, self) if spatial == 2 else self.contiguous())
     windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
     exact, magnitude = (aten(each, self.double()) for each in (grad.double(), grad.double().abs()))
@@ -131,9 +121,8 @@ def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtyp
     got = in_schedules(
         lambda: avg_pool3d.avg_pool3d_backward(grad, self, *window, divisor), draw(SEEDS)
     )
-    given = *map(tuple, window[:3]), *window[3:], divisor
-    launch = avg_pool3d.plan(grad.shape, self.shape, dtype, dtype, *given, draw(SHARES))
-    assert_alike(gathered(launch, draw(SEEDS), self, grad_output=grad), got)
+    given = window[:3], *window[3:], divisor, draw(SHARES)
+    assert_alike(in_schedules(lambda: avg_pool3d.gather(grad, self, *given), draw(SEEDS)), got)
     aten, wide = torch.ops.aten.avg_pool3d_backward, self.double()
     exact = aten(grad.double(), wide, *window, divisor)
     magnitude = aten(grad.double().abs(), wide, *window, abs(divisor) if divisor else None)
@@ -152,18 +141,17 @@ def assert_chosen(
     window: tuple[Any, ...],
     indices: Tensor,
     windows: int,
-    launches: dict[bool, Launch],
+    gathers: Sequence[Callable[..., Tensor]],
 ) -> None:
     """Within the bound of float64, the bits of any schedule, the operator's memory format.
 
-    So have ``launches``, by whether channels come last.
+    The same bits have ``gathers``, called with the tensors, in any memory format.
     """
     grad, given = data.draw(tensors(indices.shape, self.dtype)), data.draw(LAYOUTS)(indices)
     got = in_schedules(lambda: function(grad, self, *window, given), data.draw(SEEDS))
-    for last, launch in launches.items():
-        chosen = {"grad_output": grad, "indices": indices}
-        found = gathered(launch, data.draw(SEEDS), self, last, **chosen)
-        assert_alike(found, got.contiguous())
+    for gather in gathers:
+        shared = in_schedules(partial(gather, grad, self, indices), data.draw(SEEDS))
+        assert_alike(shared.contiguous(), got.contiguous())
     assert_has_form(got, aten(grad.to("meta"), self.to("meta"), *window, indices.to("meta")))
     wide, plain = grad.double().contiguous(), self.double().contiguous()
     exact, magnitude = (aten(each, plain, *window, indices) for each in (wide, wide.abs()))
@@ -192,12 +180,11 @@ def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     windows = math.prod(kernel) if len(kernel) == 3 else kernel[0] ** 3
     name = "max_pool3d_with_indices_backward"
     functions = getattr(max_pool3d, name), getattr(aten, name)
-    types, shapes = (dtype, dtype, torch.int64), (self.shape, indices.shape, indices.shape)
-    launches = {
-        last: max_pool3d.plan(name, *types, *shapes, last, *map(tuple, window[:4]), draw(SHARES))
-        for last in (False, True)[: self.dim() - 3]
-    }
-    assert_chosen(data, *functions, self, window, indices, windows, launches)
+    gathers = [
+        partial(max_pool3d.gather, window=window[:4], memory_format=format, share=draw(SHARES))
+        for format in formats(self, 3)
+    ]
+    assert_chosen(data, *functions, self, window, indices, windows, gathers)
 
 
 @given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
@@ -210,11 +197,10 @@ def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
     indices = getattr(torch.ops.aten, name)(self.double().contiguous(), size_out)[1]
     windows = math.prod(o // i + 2 for i, o in zip(size_in, size_out, strict=True))
     functions = (getattr(each, f"{name}_backward") for each in (adaptive_max_pool, torch.ops.aten))
-    pooled = planes, in_axes(size_in, spatial), in_axes(size_out, spatial)
-    flat = data.draw(st.booleans()) or len(planes) < 2 or spatial == 3
-    how = (*pooled, flat, 0, (), data.draw(SHARES))
-    launch = plan_chosen(adaptive_max_pool.SOURCE, adaptive_max_pool.KERNEL, dtype, *how)
-    assert_chosen(data, *functions, self, (), indices, windows, {not flat: launch})
+    format = data.draw(st.sampled_from(formats(self, spatial)))
+    how = {"spatial": spatial, "memory_format": format, "share": data.draw(SHARES)}
+    gathers = [partial(adaptive_max_pool.gather, **how)]
+    assert_chosen(data, *functions, self, (), indices, windows, gathers)
 
 
 def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> None:
@@ -229,13 +215,13 @@ def test_avg_pool3d_divides_a_window_beyond_the_padding_by_what_it_counts() -> N
 @pytest.mark.parametrize("share", [Share(1, "int32_t"), Share(8, "int32_t")], ids=str)
 def test_avg_pool3d_of_a_plane_depends_on_no_other(share: Share) -> None:
     """Infinities of one plane change no bit of another, which the same thread serves."""
-    window = ((1, 1, 3), (1, 1, 1), (0, 0, 0), False, True, None)
+    window = (((1, 1, 3), (1, 1, 1), (0, 0, 0)), False, True, None)
     m = Maker(torch.float32)
     self, grad = m.normal(8, 1, 1, 402), m.normal(8, 1, 1, 400)
-    launch = avg_pool3d.plan(grad.shape, self.shape, self.dtype, self.dtype, *window, share)
-    before = gathered(launch, 0, self, grad_output=grad)
+    before = in_schedules(lambda: avg_pool3d.gather(grad, self, *window, share), 0)
     grad[0] = torch.inf
-    assert same_bits(gathered(launch, 0, self, grad_output=grad)[1:], before[1:])
+    after = in_schedules(lambda: avg_pool3d.gather(grad, self, *window, share), 0)
+    assert same_bits(after[1:], before[1:])
 
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
@@ -276,12 +262,21 @@ def test_neighbours_that_one_thread_serves(
     self, grad = m.normal(2, 3, 5, 6, 12), m.normal(2, 3, *size_out)
     indices = m.integers(-9, 369, *grad.shape)
     indices[1, ::2] += 2**32
-    source, pooled = adaptive_max_pool.SOURCE, (dtype, (2, 3), (5, 6, 12), size_out)
-    few = plan_few_chosen(source, adaptive_max_pool.FEW, *pooled, most, apart)
-    every = plan_chosen(source, adaptive_max_pool.KERNEL, *pooled, True, most)
-    found = [gathered(each, 0, self, grad_output=grad, indices=indices) for each in (few, every)]
-    assert found[0].any()
-    assert same_bits(*found)
+    pooled = Pooled((2, 3), (5, 6, 12), size_out)
+    share = pooled.share(most, 4 * PER_THREAD)
+    ways = [
+        (adaptive_max_pool.KERNEL, share, pooled.laid_out(share), {}),
+        (adaptive_max_pool.FEW, *pooled.few(most, apart), {"apart": apart}),
+    ]
+    every, few = (
+        gather_chosen(
+            adaptive_max_pool.SOURCE, entry_of(kernel, dtype, share), shape,
+            grad, self, indices, **more,
+        )
+        for kernel, share, shape, more in ways
+    )  # fmt: skip
+    assert few.any()
+    assert same_bits(few, every)
 
 
 @pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import bytes_of_sum, host
-from detmode.cuda.rows import assign, sort, sums
+from detmode.cuda.rows import assign, sort
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
@@ -23,7 +23,7 @@ from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 from tests.shared import exact_reductions, exact_sums, last_wins, needs
-from tests.shared.strategies import SEEDS, in_schedules, planned_with, same_bits, tensors
+from tests.shared.strategies import SEEDS, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
 # The function of this name hides its module.
@@ -236,7 +236,7 @@ def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, col
     index, shape = maker.integers(0, 3, rows * columns), Rows(1, rows, columns, 3)
     move = move_of(maker.normal(3 * columns), index, maker.normal(rows * columns), shape)
     found = []
-    with planned_with(patch.multiple(launching, MAX_GRID=1, BLOCK=32)):
+    with patch.multiple(launching, MAX_GRID=1, BLOCK=32):
         for way in INTEGERS:
             with host.check_races():
                 move.run(add_rows, way)
@@ -260,11 +260,10 @@ def test_positions_of_any_width_are_alike(name: str) -> None:
     move_rows, way = (SORTED | {"owner": (assign_rows, Way.ELECTED)})[name]
     move, found = many(torch.float32, 1, 50), []
     for dtype in (torch.int32, torch.int64):
-        keys = [
-            patch.object(module, "key_dtype", lambda _, d=dtype: d)
-            for module in (assign, sort, sums)
-        ]
-        with planned_with(*keys):
+        with (
+            patch.object(assign, "key_dtype", lambda _, d=dtype: d),
+            patch.object(sort, "key_dtype", lambda _, d=dtype: d),
+        ):
             found.append(in_schedules(lambda: move.run(move_rows, way), 3))
     assert same_bits(*found)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from detmode.cuda.rows.chosen_windows import choose_apart
+from detmode.cuda.rows.chosen_windows import Pooled
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
 from detmode.cuda.rows.ways import Way, choose_assignment, choose_product, choose_sum
@@ -151,4 +151,4 @@ def test_neighbours_that_a_thread_serves(
     planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, apart: int | None
 ) -> None:
     """Of large images with few windows a thread serves neighbours, and planes by turns."""
-    assert choose_apart((planes,), sizes, out_sizes, flat) == apart
+    assert Pooled((planes,), sizes, out_sizes, flat).apart() == apart

@@ -14,7 +14,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.rules.ctc_loss import launch
-from detmode.rules.ctc_loss.launch import ctc_loss_backward
+from detmode.rules.ctc_loss.launch import choose, ctc_loss_backward
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
@@ -173,12 +173,20 @@ def test_a_large_call_leaves_classes_without_labels() -> None:
     assert got[:5, :, 4].isnan().all()
     assert got[2, 0, 0].isnan()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "_is_large", lambda *_: True)
+        patch.setattr(launch, "choose", lambda *sizes: choose(*sizes)._replace(large=True))
         got = ctc_loss_backward(**problem)
         assert not got[:, :, 4].any()
         assert got[2, 0, 0] == -INF
-    assert launch._is_large(1000, 32, 32)
-    assert not launch._is_large(100, 32, 32)
+    assert choose(1000, 32, 32, 4).large
+    assert not choose(100, 32, 32, 4).large
+
+
+@pytest.mark.parametrize(
+    ("longest", "threads"), [(0, 32), (15, 32), (16, 64), (256, 512), (9**4, 512)]
+)
+def test_threads_of_a_sample(longest: int, threads: int) -> None:
+    """Whole warps, one thread for each label and blank, up to what registers allow."""
+    assert choose(10, 2, 5, longest).threads == threads
 
 
 @pytest.mark.parametrize("label", [-1, 5, 2**40])

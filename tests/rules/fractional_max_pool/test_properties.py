@@ -1,6 +1,8 @@
 """Fractional max pooling's backward on the host runner, over shapes, regions and layouts."""
 
 import math
+from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detmode.cuda import host
+from detmode.cuda import launch as cuda_launch
+from detmode.cuda.rows.chosen_windows import Pooled
 from detmode.rules.fractional_max_pool import launch
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
@@ -76,23 +80,22 @@ def test_regions_are_found(
     starts = torch.tensor([[[start, 0.0]]], dtype=dtype)
     pool = torch.ops.aten.fractional_max_pool2d
     indices = pool(self, [1, kernel], [1, output], starts)[1]
-    shapes = self.shape, indices.shape, indices.shape
-    types = dtype, dtype, torch.int64
-    gather, again = launch.plan(2, *types, *shapes, (1, kernel), (1, output), None)
 
-    def gathered(indices: torch.Tensor) -> tuple[float, dict[str, torch.Tensor]]:
-        tensors = {"grad_output": torch.ones(indices.shape, dtype=dtype), "indices": indices}
-        tensors["grad_input"] = torch.empty_like(self)
-        tensors["taken"] = torch.zeros(1, dtype=torch.int64)
-        gather(**tensors)
-        return tensors["taken"].item(), tensors
+    def gathered(indices: torch.Tensor) -> tuple[float, partial[None]]:
+        """The number of regions that were found, and the launch for the others."""
+        with mock.patch.object(launch, "launch") as launched:
+            launch.gather(2, torch.ones(indices.shape, dtype=dtype), self, *sizes, indices)
+        gather, again = (partial(cuda_launch, *c.args, **c.kwargs) for c in launched.call_args_list)
+        gather()
+        return gather.keywords["taken"].item(), again
 
-    found, tensors = gathered(indices)
+    sizes = (1, kernel), (1, output)
+    found, again = gathered(indices)
     assert found == output
     # Where none is missing, nothing is left to do.
-    tensors["grad_input"].fill_(7)
-    again(**tensors)
-    assert (tensors["grad_input"] == 7).all()
+    grad_input = again.keywords["grad_input"].fill_(7)
+    again()
+    assert (grad_input == 7).all()
     if more > kernel + 5 and output > 1:
         # The control: the first region cannot have chosen what the last one did.
         assert gathered(indices.flip(-1))[0] < output
@@ -108,20 +111,15 @@ def test_regions_are_found(
 @example(size=1, output=3, kernel=0)
 def test_no_number_is_above_the_bound(size: int, output: int, kernel: int) -> None:
     """Of those that choose the type that the kernels count in, whatever the kernel size."""
-    out_shape, int64 = (1, 1, 1, output), torch.int64
-    _, again = launch.plan(
-        2, torch.float32, torch.float32, int64,
-        (1, 1, 1, size), out_shape, out_shape, (1, kernel), (1, output), None,
-    )  # fmt: skip
-    *_, (*regions, _, _, _) = again.args
-    region = regions[-1]
+    pooled = Pooled((1,), (1, 1, size), (1, 1, output))
+    region = launch.regions_of(pooled, 2, (1, kernel)).w
     assert 0 <= region < 2**31
     if region < size:
         margin = 17 + size // 2**16
         lows = [16 * (i - region + 1) - margin for i in (0, size - 1)]
         highs = [16 * i + margin for i in (0, size - 1)]
         largest = max(map(abs, lows + highs)) * (output - 1)
-        assert largest <= launch.most_computed((1, 1, size), (1, 1, output))
+        assert largest <= launch.most_computed(pooled)
 
 
 @pytest.mark.parametrize("position", [-1, 16, 2**32])

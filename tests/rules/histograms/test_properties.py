@@ -68,6 +68,23 @@ def test_histc(
     assert torch.equal(got, counts_of(self, bins, begin, end).to(dtype))
 
 
+@pytest.mark.parametrize(
+    ("n", "bins", "blocks", "in_shared"),
+    [
+        (0, 1, 0, True),
+        (4096, 1, 1, True),
+        (4097, 1, 2, True),
+        (2**30, 1, 8192, True),
+        # Each block hands over all bins, so it counts as many elements.
+        (4 * 12_288, 12_288, 4, True),
+        (4 * 12_288, 12_289, 12, False),
+    ],
+)
+def test_the_way_to_count(n: int, bins: int, blocks: int, in_shared: bool) -> None:
+    """Sizes choose the blocks, and whether their bins are in shared memory."""
+    assert launch.choose(n, bins) == (blocks, in_shared)
+
+
 @given(data=st.data(), dtype=REAL, bins=st.integers(1, 200), seed=SEEDS)
 def test_histc_is_atens(data: st.DataObject, dtype: torch.dtype, bins: int, seed: int) -> None:
     """Through the user's own call; ATen's CPU kernel differs by what lies close to an edge."""

@@ -139,3 +139,11 @@ def test_a_wrong_class_is_an_error_on_the_device() -> None:
                 nll_loss2d_forward(
                     torch.zeros(1, 2, 1, 1), torch.full((1, 1, 1), wrong), None, SUM, -100
                 )
+
+
+@pytest.mark.parametrize(
+    ("pixels", "blocks"), [(0, 0), (1, 1), (1024, 1), (1025, 2), (2**20, 1024), (2**40, 1024)]
+)
+def test_blocks_of_pixels(pixels: int, blocks: int) -> None:
+    """Sizes alone choose them, on any GPU."""
+    assert launch.choose(pixels) == blocks
