@@ -164,7 +164,7 @@ class Call(NamedTuple):
 
 Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | Call
 
-EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, END = 1, 2, 3, 4, 5, 0
+EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
 """How the words of a step begin."""
 
 
@@ -188,15 +188,21 @@ class Plan:
     is_tuple: bool
     writes: tuple[int, ...] = ()
 
-    def words(self, function: Any) -> list[int] | None:
+    def words(self, number: Any) -> list[int] | None:
         """The plan as numbers for the player in C++; None if it has a step of Python's.
 
         Args:
-            function: gives a number for a :class:`Launch`, which the player knows it by.
+            number: gives a number for a :class:`Launch`, which the player knows it by. On the CPU,
+                where the player hands launches and checks to Python, also for a :class:`Check`.
         """
-        if any(isinstance(step, (Check, Call)) for step in self.steps):
+        on_host = (Launch, Check) if self.device == "cpu" else ()
+        if any(
+            isinstance(step, (Check, Call)) and not isinstance(step, on_host) for step in self.steps
+        ):
             return None
-        words = [word for step in self.steps for word in _words_of(step, function)]
+        words: list[int] = []
+        for step in self.steps:
+            words += (HOST, number(step)) if isinstance(step, on_host) else _words_of(step, number)
         slots = [CONSTANT if slot is None else slot for slot in self.results]
         return [*words, END, len(slots), *slots]
 

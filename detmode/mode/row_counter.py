@@ -184,6 +184,23 @@ class RowCounter:
             self._log(call, decision, calls.row)
         return is_new
 
+    def calls_of(self, call: Handled, decision: Decision) -> ModuleCalls:
+        """Return the calls with which a call was counted."""
+        site, module = call.site  # type: ignore[misc]  # it has been looked up
+        return self._calls[call.name, decision.action, site.text, module]
+
+    def logs(self, calls: ModuleCalls) -> bool:
+        """Return whether another one of the calls would get a line in the log."""
+        return calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG)
+
+    def count_again(self, calls: ModuleCalls) -> None:
+        """Count another one of the calls, which was made without Python."""
+        calls.count += 1
+        latest = self._course.latest
+        latest.append(calls)
+        if len(latest) >= RECENT:
+            self._course.shorten()
+
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
         assert call.site is not None

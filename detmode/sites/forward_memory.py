@@ -46,6 +46,24 @@ _INTERVALS = 1 << 12
 _NAMES = 1 << 12
 
 
+class Elsewhere(Protocol):
+    """What else makes calls, and notes forward calls for their backward: the player in C++."""
+
+    def note(self, number: int, note: Note) -> None:
+        """Take over the note of a forward call that was made in Python.
+
+        Args:
+            number: of its autograd node.
+            note: the facts.
+        """
+
+    def noted(self) -> list[Note]:
+        """Return the note of the forward call whose backward runs here, if there is one."""
+
+    def region_opened(self) -> None:
+        """Let Python make all calls, which looks at the regions."""
+
+
 class Placed(Protocol):
     """A call whose place is looked for.
 
@@ -130,7 +148,9 @@ class ForwardMemory:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
-        self.had_regions = True
+        self.had_regions = process.had_regions = True
+        if process.elsewhere is not None:
+            process.elsewhere.region_opened()
         self._active.append(region)
 
     def _close(self, region: Region) -> None:
@@ -148,6 +168,8 @@ class ForwardMemory:
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
         name, notes = node.name(), self._notes.of(node)
+        if not notes and process.elsewhere is not None:
+            notes = process.elsewhere.noted()
         if name.endswith(_COPY_SLICES):
             return notes
         return [note for note in notes if _may_be_made_by(note.names[0], name)]
@@ -244,6 +266,8 @@ class ForwardMemory:
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
         self._notes.mine.keep(number, note)
+        if process.elsewhere is not None:
+            process.elsewhere.note(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
         """Note the site of the call that makes the newest autograd node, if it makes one.
@@ -381,6 +405,19 @@ class _Current(threading.local):
     """The place from which the thread calls a compiled graph."""
 
 
+class _Process:
+    """What holds for all threads.
+
+    Attributes:
+        elsewhere: what else makes calls; ``None`` if nothing does.
+        had_regions: true once any thread has entered an allow region.
+    """
+
+    elsewhere: Elsewhere | None = None
+    had_regions = False
+
+
+process = _Process()
 _current = _Current()
 _local = threading.local()
 

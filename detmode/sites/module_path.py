@@ -49,6 +49,7 @@ class ModulePaths:
         known: for each module, the path under which it was first called, preferably inside another
             module.
         own_lines: for each site of a call, the program's own line that first led there, or None.
+        renamed: how often a module has got another path than the one it had.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class ModulePaths:
         self._recomputed = _Node("")
         self.known: ById[str] = ById()
         self.own_lines: dict[str, str | None] = {}
+        self.renamed = 0
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
         """Return the path of the last of ``modules``, each of which calls the next.
@@ -78,6 +80,7 @@ class ModulePaths:
                 else:
                     path = type(module).__name__
                 if known is None or "." not in known:
+                    self.renamed += known is not None
                     self.known.keep(module, path)
                 found = node.children.keep(module, _Node(path))
             node, above = found, module
