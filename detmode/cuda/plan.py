@@ -196,10 +196,13 @@ class Plan:
                 where the player hands launches and checks to Python, also for a :class:`Check`.
         """
         on_host = (Launch, Check) if self.device == "cpu" else ()
-        if any(
-            isinstance(step, (Check, Call)) and not isinstance(step, on_host) for step in self.steps
-        ):
-            return None
+        pythons = Call if on_host else (Call, Check)
+        widest = 8 if on_host else 4  # of a memset
+        for step in self.steps:
+            if isinstance(step, pythons) or (
+                isinstance(step, Fill) and len(_period(step.pattern)) > widest
+            ):
+                return None
         words: list[int] = []
         for step in self.steps:
             words += (HOST, number(step)) if isinstance(step, on_host) else _words_of(step, number)
@@ -212,6 +215,7 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
         case Empty(form):
             yield from (EMPTY, *_form_words(form))
         case Fill(place, nbytes, pattern):
+            pattern = _period(pattern)
             word = int.from_bytes((pattern * 8)[:8], "little", signed=True)
             yield from (FILL, *place, nbytes, word, len(pattern))
         case Copy(target, source, nbytes):
@@ -226,6 +230,12 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
             for pointer in pointers:
                 yield from (NOWHERE if pointer is None else pointer.place)
             yield from (*words, *offsets)
+
+
+def _period(pattern: bytes) -> bytes:
+    """Return the shortest pattern of a power of two that gives the same bytes."""
+    half = len(pattern) // 2
+    return _period(pattern[:half]) if half and pattern[:half] == pattern[half:] else pattern
 
 
 def _form_words(form: Form) -> tuple[int, ...]:

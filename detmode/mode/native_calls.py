@@ -156,7 +156,7 @@ class _Taught:
 
     def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
         """Make a call by its launcher, and teach the player."""
-        number = _numbers_of_ops.get((call.func, call.launches_on), -1)
+        number = _numbers_of_ops.get((call.func, str(call.launches_on)), -1)
         wanted = self._player.dm_pending(number, self._number) if number >= 0 else 0
         if not wanted:
             return run()
@@ -282,8 +282,8 @@ def count_calls() -> None:
 def _count(player: native.Player) -> None:
     for number in _taken[: player.dm_take(_taken)]:
         entry = _entries[number]
-        assert entry.counter is not None and entry.calls is not None
-        entry.counter.count_again(entry.calls)
+        if entry.counter is not None and entry.calls is not None:
+            entry.counter.count_again(entry.calls)
 
 
 # Steps that are made in Python
@@ -337,12 +337,12 @@ class _Elsewhere:
         self.player = player
         self._numbers: Bounded[Note, int] = Bounded(_ENTRIES)
 
-    def note(self, number: int, note: Note) -> None:
-        """Take over the note of a forward call that was made in Python."""
+    def note(self, number: int, note: Note) -> bool:
+        """Take over the note of a call that was made in Python; false if another made the node."""
         entry = self._numbers.get(note)
         if entry is None:
             entry = self._numbers.keep(note, _number_for(_Entry(None, None, note)))
-        self.player.dm_note(number, entry)
+        return bool(self.player.dm_note(number, entry))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
@@ -379,7 +379,9 @@ _numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
 
 def register(level: Level, places: Iterable[Place], numbers: list[int]) -> None:
     """Put the player's kernels above those at places, and note their numbers."""
-    for place in places if isinstance(level, NativeLevel) else ():
+    if not isinstance(level, NativeLevel):
+        return
+    for place in places:
         number = _op(level, place)
         if number >= 0:
             numbers.append(number)

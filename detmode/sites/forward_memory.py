@@ -49,8 +49,8 @@ _NAMES = 1 << 12
 class Elsewhere(Protocol):
     """What else makes calls, and notes forward calls for their backward: the player in C++."""
 
-    def note(self, number: int, note: Note) -> None:
-        """Take over the note of a forward call that was made in Python.
+    def note(self, number: int, note: Note) -> bool:
+        """Take over the note of a call that was made in Python; false if another made the node.
 
         Args:
             number: of its autograd node.
@@ -265,9 +265,8 @@ class ForwardMemory:
             ]
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
-        self._notes.mine.keep(number, note)
-        if process.elsewhere is not None:
-            process.elsewhere.note(number, note)
+        if process.elsewhere is None or process.elsewhere.note(number, note):
+            self._notes.mine.keep(number, note)
 
     def remember_place(self, place: CallSite, since: int) -> None:
         """Note the site of the call that makes the newest autograd node, if it makes one.

@@ -209,7 +209,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Word), ctypes.c_size_t],
     ),
     "add_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
-    "note": (None, [ctypes.c_uint64, ctypes.c_uint32]),
+    "note": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_uint32]),
     "noted": (ctypes.c_uint32, []),
 }
 """Of each function, without its prefix, the types of its result and of its arguments."""

@@ -1,11 +1,10 @@
 // Calls of listed operators without Python and without the GIL. A boxed kernel stands at the key of
 // a backend, above detmode's kernel in Python. It looks a call up by all that its launcher depends
 // on, writes the number of its row and place to a log, and repeats the steps of the launcher's plan
-// with the call's own tensors. What it does not know, or what is not plain, it hands to the kernel
-// in Python, which may teach it the next such call.
+// with the call's own tensors. What it does not know it hands to Python, which may teach it.
 //
 // Only threads that hold the GIL add anything but log entries and notes. Readers take no lock, so
-// nothing is freed while a thread looks (`Look`).
+// nothing is freed while a thread looks.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/SequenceNumber.h>
@@ -15,8 +14,9 @@
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ScopeExit.h>
 #include <dlfcn.h>
-#include <torch/csrc/Exceptions.h>  // python_error; first, since it brings Python.h
+#include <torch/csrc/Exceptions.h>  // python_error
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -65,15 +65,14 @@ struct Chains {  // by hash; values are added and never taken out
   std::atomic<Link*> heads[HEADS] = {};
   std::deque<Link> links;
 
-  template <class Same>
-  Value* find(uint64_t hash, Same same) const {
+  Value* find(uint64_t hash, auto same) const {
     Link* link = heads[hash >> 52].load(std::memory_order_acquire);
     for (; link; link = link->next)
       if (link->hash == hash && same(link->value)) return &link->value;
     return nullptr;
   }
   Value* find(uint64_t hash) const {
-    return find(hash, [](const Value&) { return true; });
+    return find(hash, [](auto&) { return true; });
   }
   void add(uint64_t hash, Value value) {
     auto& head = heads[hash >> 52];
@@ -134,13 +133,6 @@ std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*> retired;
 PyObject* host_step = nullptr;  // makes a step of a plan on the host
 
-template <class Number>
-struct Count {
-  explicit Count(Number& depth) : depth(depth) { depth++; }
-  ~Count() { depth--; }
-  Number& depth;
-};
-
 // What a kernel in Python is to learn from the call that it has been handed.
 struct Pending {
   const Op* op = nullptr;
@@ -167,6 +159,13 @@ uint64_t hash_of(const void* address) { return mix(1, reinterpret_cast<uint64_t>
 uint64_t object_at(const void* address) {
   uint64_t* object = objects.find(hash_of(address));
   return object ? std::atomic_ref(*object).load() : 0;
+}
+
+void set_object(const void* address, uint64_t value) {
+  if (uint64_t* object = objects.find(hash_of(address)))
+    std::atomic_ref(*object).store(value);
+  else
+    objects.add(hash_of(address), value);
 }
 
 PyObject* self_of(const _PyInterpreterFrame* frame) {
@@ -208,11 +207,13 @@ uint32_t noted(const torch::autograd::Node& node) {
   return (value >> 32 << 32) == tag ? uint32_t(value) : 0;
 }
 
-void note(uint64_t number, uint32_t entry) {
+// False if an earlier call has made the node.
+bool note(uint64_t number, uint32_t entry) {
   const auto [note, tag] = note_at(at::RecordFunction::currentThreadId(), number);
-  const bool is_older = number < first_number;
-  // Else an earlier call has made the node.
-  if (!is_older && (note->load() >> 32 << 32) != tag) *note = tag | entry;
+  if (number < first_number) return true;
+  if ((note->load() >> 32 << 32) == tag) return false;
+  *note = tag | entry;
+  return true;
 }
 
 // A number for the place that a report would show of the call; 0 if Python has to find it out.
@@ -262,19 +263,15 @@ class Key {
   enum Kind : Word { NONE = 1, UNDEFINED, TENSOR, INT, BOOL, DOUBLE, STRING, DEVICE, LIST };
 
   void put(Word word) {
-    if (n == KEY_WORDS)
-      is_plain = false;
-    else
-      words[n++] = word, hash = mix(hash, word);
+    if (n == KEY_WORDS) return void(is_plain = false);
+    words[n++] = word, hash = mix(hash, word);
   }
   void put(Kind kind) { put(Word(kind)); }
   void put(const at::Tensor& t) {
     if (!t.defined()) return put(UNDEFINED);
     if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
-        t.is_neg() || t.key_set().has(c10::DispatchKey::Python)) {
-      is_plain = false;
-      return;
-    }
+        t.is_neg() || t.key_set().has(c10::DispatchKey::Python))
+      return void(is_plain = false);
     tensors[n_tensors++] = &t;
     needs_grad |= t.requires_grad();
     // Vectors in memory begin at multiples of 16 bytes; what is aligned further has its own plan.
@@ -289,10 +286,9 @@ class Key {
     memcpy(&bits, &number, sizeof bits);
     put(bits);
   }
-  template <class List, class Put>
-  void put_list(const List& list, Put put_one) {
+  void put_list(const auto& list, auto put_one) {
     put(LIST), put(Word(list.size()));
-    for (size_t i = 0; i < list.size(); i++) put_one(list[i]);
+    for (auto value : list) put_one(value);
   }
   void put(const c10::IValue& v) {
     if (v.isTensor()) return put(v.toTensor());
@@ -302,12 +298,8 @@ class Key {
     if (v.isDouble()) return put(DOUBLE), put_double(v.toDouble());
     if (v.isDevice())
       return put(DEVICE), put(Word(v.toDevice().type()) << 8 | uint8_t(v.toDevice().index()));
-    if (v.isString()) {
-      put(STRING), put(Word(v.toStringRef().size()));
-      for (char c : v.toStringRef()) put(Word(c));
-      return;
-    }
     const auto put_word = [this](auto value) { put(Word(value)); };
+    if (v.isString()) return put(STRING), put_list(v.toStringRef(), put_word);
     // Lists of numbers have no IValues inside.
     if (v.isIntList()) return put_list(v.toIntList().vec(), put_word);
     if (v.isBoolList()) return put_list(v.toBoolList().vec(), put_word);
@@ -339,6 +331,11 @@ struct Driver {
   static void check(int status) {
     TORCH_CHECK(!status, "CUDA driver error ", status, " in the replay of a substitute");
   }
+  void fill(Pointer at, size_t bytes, Word pattern, Word width, void* stream) const {
+    if (width == 1) return check(set8(at, pattern, bytes, stream));
+    if (width == 2) return check(set16(at, pattern, bytes / 2, stream));
+    check(set32(at, pattern, bytes / 4, stream));
+  }
 
  private:
   Driver() {
@@ -351,10 +348,9 @@ struct Driver {
     take(cuda, "cuMemcpyDtoDAsync_v2", copy);
     take(torch, "aoti_torch_get_current_cuda_stream", current_stream);
   }
-  template <class Function>
-  static void take(void* library, const char* name, Function& function) {
-    function = reinterpret_cast<Function>(library ? dlsym(library, name) : nullptr);
-    TORCH_CHECK(function, "no library that is loaded has ", name);
+  static void take(void* library, const char* name, auto& function) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    TORCH_CHECK(library && function, "no library that is loaded has ", name);
   }
 };
 
@@ -408,28 +404,20 @@ class Replay {
     char* target = at();
     const Word bytes = s_[0], *pattern = s_ + 1, width = s_[2];
     s_ += 3;
-    if (on_gpu_) return fill_on_gpu(address_of(target), bytes, *pattern, width);
+    if (on_gpu_) return Driver::get().fill(address_of(target), bytes, *pattern, width, stream_);
     for (Word i = 0; i < bytes; i += width) memcpy(target + i, pattern, width);
-  }
-  void fill_on_gpu(Driver::Pointer at, size_t bytes, Word pattern, Word width) {
-    const auto& driver = Driver::get();
-    Driver::check(width == 1   ? driver.set8(at, pattern, bytes, stream_)
-                  : width == 2 ? driver.set16(at, pattern, bytes / 2, stream_)
-                               : driver.set32(at, pattern, bytes / 4, stream_));
   }
   void copy() {
     char *target = at(), *source = at();
     const size_t bytes = *s_++;
-    if (!on_gpu_)
-      memmove(target, source, bytes);
-    else
-      Driver::check(Driver::get().copy(address_of(target), address_of(source), bytes, stream_));
+    if (!on_gpu_) return void(memmove(target, source, bytes));
+    Driver::check(Driver::get().copy(address_of(target), address_of(source), bytes, stream_));
   }
   at::Tensor view() {  // of a slot, from a byte on, with a dtype, sizes and strides
     const auto& whole = tensors_[s_[0]];
     const auto dtype = c10::scalarTypeToTypeMeta(at::ScalarType(s_[2]));
     const size_t dims = s_[3];
-    const size_t start = data_[s_[0]] + s_[1] - static_cast<const char*>(whole.storage().data());
+    const size_t start = whole.storage_offset() * whole.itemsize() + s_[1];
     auto view = at::detail::make_tensor<c10::TensorImpl>(
         c10::TensorImpl::VIEW, c10::Storage(whole.storage()), whole.key_set(), dtype);
     view.unsafeGetTensorImpl()->set_sizes_and_strides({s_ + 4, dims}, {s_ + 4 + dims, dims},
@@ -462,17 +450,13 @@ class Replay {
   void call_host(Word number) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     pybind11::gil_scoped_acquire gil;
-    PyObject* slots = PyTuple_New(n_);
-    for (int i = 0; slots && i < n_; i++) PyTuple_SET_ITEM(slots, i, THPVariable_Wrap(tensors_[i]));
-    PyObject* result =
-        slots ? PyObject_CallFunction(host_step, "LO", (long long)number, slots) : nullptr;
-    Py_XDECREF(slots);
-    if (!result) {  // its error, or an interrupt
-      python_error error;
-      error.persist();
-      throw error;
-    }
-    Py_DECREF(result);
+    pybind11::tuple slots(n_);
+    for (int i = 0; i < n_; i++) PyTuple_SET_ITEM(slots.ptr(), i, THPVariable_Wrap(tensors_[i]));
+    PyObject* result = PyObject_CallFunction(host_step, "LO", (long long)number, slots.ptr());
+    if (result) return Py_DECREF(result);
+    python_error error;  // what it raised, or an interrupt
+    error.persist();
+    throw error;
   }
 
   const Op& op_;
@@ -505,7 +489,8 @@ struct Kernel final : c10::OperatorKernel {
   bool act(Stack* stack, Pending& next) {
     const Key key(op, stack->data() + stack->size() - op.n_arguments);
     if (!key.is_plain || key.shares_memory()) return false;
-    Count look(lookers);  // what the thread finds stays until the end of the block
+    lookers++;  // what the thread finds stays until the end of the block
+    const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = active.load();
     if (!table) return false;
     const Plan* plan =
@@ -532,20 +517,11 @@ struct Kernel final : c10::OperatorKernel {
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
     std::swap(pending, next);
-    struct Restore {
-      Pending& outer;
-      ~Restore() { std::swap(pending, outer); }
-    } restore{next};
-    Count count(in_python);
+    in_python++;
+    const auto leave = c10::make_scope_exit([&] { in_python--, std::swap(pending, next); });
     op.below->callBoxed(op.handle, set, stack);
   }
 };
-
-void free_retired() {
-  if (lookers.load()) return;  // they will be freed with the next
-  for (Table* table : retired) delete table;
-  retired.clear();
-}
 
 }  // namespace
 
@@ -575,7 +551,6 @@ void dm_register(int number) {
 void dm_unregister(int op) { ops[op].registration.reset(); }
 
 Table* dm_table(uint64_t number) {
-  free_retired();
   auto* table = new Table;
   table->number = number;
   return table;
@@ -584,28 +559,19 @@ void dm_retire(Table* table) {
   Table* expected = table;
   active.compare_exchange_strong(expected, nullptr);
   retired.push_back(table);
-  free_retired();
+  if (lookers.load()) return;  // it will be freed with the next
+  for (Table* unused : retired) delete unused;
+  retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
 int dm_take(uint32_t* numbers) { return call_log.take(numbers); }
 void dm_after_fork() { new (&call_log.mutex) std::mutex; }  // its owner may not be here
 uint64_t dm_replayed() { return n_replayed; }
-void dm_host_step(PyObject* function) {
-  Py_XINCREF(function);
-  std::swap(host_step, function);
-  Py_XDECREF(function);
-}
+void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
 
-void dm_know(const void* address, int role) {
-  const uint64_t value = ++n_objects << 3 | role;
-  if (uint64_t* object = objects.find(hash_of(address)))
-    std::atomic_ref(*object).store(value);
-  else
-    objects.add(hash_of(address), value);
-}
-void dm_forget(const void* address) {
-  if (uint64_t* object = objects.find(hash_of(address))) std::atomic_ref(*object).store(0);
-}
+// The role of a code, or a module of role 0; what is gone is forgotten.
+void dm_know(const void* address, int role) { set_object(address, ++n_objects << 3 | role); }
+void dm_forget(const void* address) { set_object(address, 0); }
 void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
@@ -626,7 +592,7 @@ int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
   if (!table->entries.find(hash)) table->entries.add(hash, entry);
   return 1;
 }
-void dm_note(uint64_t number, uint32_t entry) { note(number, entry); }
+int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
 uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
   const auto node = torch::autograd::get_current_node();
   return node ? noted(*node) : 0;
