@@ -1,0 +1,480 @@
+"""The player in C++: bits, rows and errors are those of Python's way, whatever the program does."""
+
+import contextlib
+import gc
+import os
+import threading
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+
+from detmode import DeterministicMode, allow
+from detmode.cuda import host, native
+from detmode.mode import native_calls
+from detmode.verify.cases import call
+from detmode.verify.claims import same_bits
+from tests.process.test_setting import exit_code_of_child
+from tests.shared import needs, selection
+from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.programs import Seen, in_another_thread
+
+pytestmark = [
+    needs.compiler,
+    pytest.mark.skipif(native.problem() is not None, reason=f"the player: {native.problem()}"),
+]
+
+WITHOUT_PLANS = {"matmul", "sparse"}
+"""Families whose substitutes have no launches, or whose tensors are sparse."""
+
+
+@pytest.fixture(scope="module")
+def player():
+    native.build()
+    return native.player()
+
+
+@pytest.fixture
+def replays(player, monkeypatch):
+    """Switches the player on, and counts what it has replayed."""
+    monkeypatch.setenv(native.VARIABLE, "1")
+    start = player.dm_replayed()
+    return lambda: player.dm_replayed() - start
+
+
+@contextlib.contextmanager
+def way(monkeypatch, number: int, **arguments):
+    """A block in Python's way (0), or with the player (1)."""
+    monkeypatch.setenv(native.VARIABLE, str(number))
+    with DeterministicMode(**{"intercept": "listed", "simulate": "cuda", **arguments}) as mode:
+        yield mode
+
+
+def both(monkeypatch, program, **arguments):
+    """What a program gives, and the rows, in Python's way and with the player."""
+    results = []
+    for number in (0, 1):
+        torch.manual_seed(0)
+        with way(monkeypatch, number, **arguments) as mode:
+            value = program()
+        results.append((value, rows(mode)))
+    return results
+
+
+def rows(mode):
+    """The rows whole, with counts by module, and the order of the calls."""
+    report = mode.report()
+    return [(row.line, row.count, row.modules, row.outer_site) for row in report.records]
+
+
+def tensors(value):
+    return [each for each in (value if isinstance(value, (tuple, list)) else (value,))]
+
+
+def data(n=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(n, (5,), generator=generator)
+    return torch.randn(n, 3, generator=generator), index, torch.randn(5, 3, generator=generator)
+
+
+def added(x, index, source):
+    return x.index_add(0, index, source)
+
+
+def again(function, times=4):
+    """The last of several results; one line makes all the calls."""
+    return [function() for _ in range(times)][-1]
+
+
+# The same as in Python
+
+
+@pytest.mark.parametrize("group", selection.grouped(selection.cases()), ids=str)
+def test_samples(group, replays, monkeypatch):
+    """Bits and rows of every sample, on data that the plan has not seen, and other schedules."""
+
+    def check(case):
+        def run(seed):
+            return tensors(call(case.sample, case.sample.arguments(case.dtype, "cpu", seed)))
+
+        (expected, in_python), (bits, by_player) = both(
+            monkeypatch, lambda: [run(seed) for seed in (0, 1, 7)], schedule_seed=3
+        )
+        assert same_bits(bits, expected)
+        assert by_player == in_python
+
+    selection.check_each(group, check)
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+@pytest.mark.filterwarnings("ignore")  # each call of the table warns somewhere
+def test_functions_of_users(name, replays, monkeypatch):
+    """Forward and backward: bits, and rows with the lines of the forwards, call for call."""
+    function, make = FUNCTIONS[name]
+
+    def program():
+        arguments = make()
+        bits = []
+        for _ in range(4):
+            leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
+            result = function(*leaves)
+            bits.append(result.detach())
+            if result.requires_grad:
+                result.backward(torch.ones_like(result))
+                bits += [leaf.grad for leaf in leaves if leaf.grad is not None]
+        return bits
+
+    (expected, in_python), (bits, by_player) = both(monkeypatch, program, warn_only=True)
+    assert same_bits(bits, expected)
+    assert by_player == in_python
+
+
+class Block(torch.nn.Module):
+    """Pads, enlarges and adds at indices."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1, 1, 4, 4))
+        self.register_buffer("index", torch.tensor([0, 1, 1]))
+
+    def forward(self, x):
+        x = F.pad(x * self.weight, [1, 1, 1, 1], mode="replicate")
+        x = F.interpolate(x, scale_factor=2, mode="bilinear")
+        return x.index_add(2, self.index, x[:, :, :3])[:, :, :4, :4]
+
+
+def trained(steps=6):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), torch.nn.Sequential(Block(), Block()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1, 4, 4)).square().sum().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def test_a_training(replays, monkeypatch):
+    """Weights, lines, modules and counts; of backward operators those of the forward."""
+    (expected, in_python), (bits, by_player) = both(monkeypatch, trained)
+    assert replays() > 20
+    assert same_bits(bits, expected)
+    assert by_player == in_python
+    assert {"Sequential.0", "Sequential.1.1"} <= {name for row in by_player for name in row[2]}
+
+
+def test_the_order_of_the_calls(replays, monkeypatch):
+    """The report's course has the calls in order, those of the player among Python's."""
+
+    def program():
+        x, index, source = data()
+        for _ in range(6):
+            added(x, index, source)
+            torch.ones(6).scatter_reduce(0, index, source[:, 0], "prod")
+
+    courses = []
+    for number in (0, 1):
+        with way(monkeypatch, number) as mode:
+            program()
+        courses.append(mode.report().course)
+    assert replays() > 3
+    assert courses[0] == courses[1]
+
+
+# What Python decides on
+
+
+def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
+    """Calls that more than their arguments decide on are Python's."""
+    arguments = data()
+    with way(monkeypatch, 1, overrides={"aten::put": "allow"}), way(monkeypatch, 1, recheck=1.0):
+        again(lambda: added(*arguments))
+    assert replays() == 0
+    monkeypatch.setattr(native_calls.process, "had_regions", False)
+    with way(monkeypatch, 1) as mode:
+        again(lambda: added(*arguments))
+        before = replays()
+        with allow("aten::index_add"):
+            again(lambda: added(*arguments))
+        again(lambda: added(*arguments))
+    assert replays() == before > 0
+    assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
+
+
+def test_nested_blocks(replays, monkeypatch):
+    """The innermost block decides, and the outer one goes on with the player."""
+    arguments = data()
+    with way(monkeypatch, 1) as outer:
+        again(lambda: added(*arguments))
+        before = replays()
+        with way(monkeypatch, 1) as inner:
+            again(lambda: added(*arguments))
+        assert replays() == before > 0
+        again(lambda: added(*arguments))
+        assert replays() > before
+    assert sum(row.count for row in outer.records) == 8
+    assert [row.count for row in inner.records] == [4]
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_other_modes(replays, monkeypatch, is_outside):
+    """A dispatch mode around the block, or inside it, sees the calls that it would see."""
+    arguments = data()
+    seen = []
+    for number in (0, 1):
+        other = Seen()
+        with contextlib.ExitStack() as stack:
+            if is_outside:
+                stack.enter_context(other)
+            mode = stack.enter_context(way(monkeypatch, number))
+            if not is_outside:
+                stack.enter_context(other)
+            again(lambda: added(*arguments))
+        seen.append((other.names, rows(mode)))
+    assert seen[0] == seen[1]
+    assert seen[0][0]
+
+
+def fake():
+    with torch._subclasses.FakeTensorMode() as mode:
+        return tuple(added(*map(mode.from_tensor, data())).shape)
+
+
+def traced():
+    return make_fx(added, tracing_mode="fake")(*data()).code
+
+
+def in_inference_mode():
+    with torch.inference_mode():
+        result = added(*data())
+        assert result.is_inference()
+    return result.clone()
+
+
+def summed(x):
+    return added(x, *data()[1:]).square().sum()
+
+
+SURROUNDINGS = {
+    "vmap": lambda: torch.func.vmap(added, (0, None, None))(torch.ones(2, 6, 3), *data()[1:]),
+    "grad": lambda: torch.func.grad(summed)(data()[0]),
+    "jvp": lambda: torch.func.jvp(summed, (data()[0],), (data()[0],)),
+    "fake tensors": fake,
+    "make_fx": traced,
+    "inference mode": in_inference_mode,
+    "a subclass": lambda: added(TwoTensor(data()[0], data()[0]), *data()[1:]).b,
+    "a parameter": lambda: added(torch.nn.Parameter(data()[0]), *data()[1:]).detach(),
+    "an expanded tensor": lambda: added(torch.zeros(3).expand(6, 3), *data()[1:]),
+    "no rows": lambda: added(torch.zeros(4, 3), torch.zeros(0).long(), torch.zeros(0, 3)),
+    "a number": lambda: torch.index_add(data()[0], 0, *data()[1:], alpha=2.5),
+    "conjugate views": lambda: torch.randn(3, dtype=torch.complex64).conj().cumsum(0),
+    "in place": lambda: data()[0].index_add_(0, *data()[1:]),
+    "in place, a view": lambda: data()[0][1:].index_add_(0, data(5)[1], data()[2]),
+    "out": lambda: torch.index_add(*data()[:1], 0, *data()[1:], out=torch.empty(6, 3)),
+    "shared memory": lambda: (lambda x: added(x, torch.tensor([0, 1, 1]), x[:3]))(data()[0]),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16)(added)(*data()),
+    "double backward": lambda: torch.autograd.functional.hessian(summed, data()[0]),
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_surroundings(name, replays, monkeypatch):
+    """Transforms, tracers, subclasses, views and variants give what Python's way gives."""
+
+    def program():
+        results = [SURROUNDINGS[name]() for _ in range(4)]
+        assert all(type(each) is type(results[0]) for each in results)
+        return results
+
+    (expected, in_python), (results, by_player) = both(monkeypatch, program)
+    assert by_player == in_python
+    for value, other in zip(results, expected):
+        are_plain = not isinstance(value, torch.Tensor) and not torch.is_tensor(value[0])
+        assert value == other if are_plain else same_bits(tensors(value), tensors(other))
+
+
+ERRORS = {
+    "a wrong shape": lambda: added(data()[0], data()[1], data()[2][:, :2]),
+    "a wrong dtype": lambda: added(data()[0], data()[1], data()[2].double()),
+    "an index out of range": lambda: added(data()[0], torch.full((5,), 6), data()[2]),
+    "overlap": lambda: (lambda x: x.index_add_(0, torch.tensor([0, 1]), x[:2]))(data()[0]),
+    "overlap in itself": lambda: torch.zeros(3).expand(6, 3).index_add_(0, *data()[1:]),
+    "a number for a tensor": lambda: torch.index_add(1, 0, *data()[1:]),
+    "a leaf in place": lambda: data()[0].requires_grad_().index_add_(0, *data()[1:]),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name, replays, monkeypatch):
+    """Errors are ATen's, by type and words; the right program then runs on."""
+
+    def program():
+        added(*data())
+        texts = []
+        for _ in range(3):
+            with pytest.raises((RuntimeError, IndexError, TypeError)) as raised:
+                ERRORS[name]()
+            texts.append((raised.type, str(raised.value)))
+        return texts, again(lambda: added(*data()))
+
+    results = both(monkeypatch, program)
+    ((expected, bits), in_python), ((texts, own_bits), by_player) = results
+    assert texts == expected
+    assert torch.equal(own_bits, bits)
+    assert by_player == in_python
+    assert replays()
+
+
+# Threads, forks, interrupts
+
+
+def test_threads(replays, monkeypatch):
+    """Four threads at once: each result is its own, and every call is counted, with the threads."""
+    seen = []
+    for number in (0, 1):
+        wrong = []
+
+        def work(wrong=wrong):
+            for i in range(60):
+                x, index, source = data(4 + i % 5, i % 7)
+                expected = x.clone()
+                for row, addend in zip(index.tolist(), source):
+                    expected[row] += addend
+                if not torch.allclose(added(x, index, source), expected, atol=1e-5):
+                    wrong.append(i)
+
+        with way(monkeypatch, number) as mode:
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        seen.append((rows(mode), mode.report().head["not_seen"]))
+    assert replays() > 50
+    assert seen[0] == seen[1]
+
+
+def test_another_thread_has_its_own_notes(replays, monkeypatch):
+    """The backward of a thread's forward calls has their lines; numbers of nodes repeat there."""
+    (_, in_python), (_, by_player) = both(monkeypatch, lambda: in_another_thread(trained))
+    assert by_player == in_python
+
+
+@needs.posix
+def test_a_forked_child(replays, monkeypatch):
+    """It goes on with the player, counts for itself, and ends."""
+    arguments = data()
+    with way(monkeypatch, 1) as mode:
+        expected = again(lambda: added(*arguments))
+
+        def check():
+            before = replays()
+            same = torch.equal(again(lambda: added(*arguments)), expected)
+            return same and replays() > before and sum(row.count for row in mode.records) == 8
+
+        assert exit_code_of_child(check) == 0
+        again(lambda: added(*arguments))
+    assert sum(row.count for row in mode.records) == 8
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def test_an_interrupt_in_a_replay(replays, monkeypatch):
+    """It comes through, is counted as a call, and the next call is right."""
+    arguments = data()
+    launch_blocks = host.launch_blocks
+
+    def interrupted(*args):
+        monkeypatch.setattr(host, "launch_blocks", launch_blocks)
+        raise Interrupt
+
+    with way(monkeypatch, 1) as mode:
+
+        def calls():
+            return added(*arguments)
+
+        expected = again(calls)
+        before = replays()
+        monkeypatch.setattr(host, "launch_blocks", interrupted)
+        with pytest.raises(Interrupt):
+            calls()
+        assert torch.equal(calls(), expected)
+        assert replays() == before + 1
+    assert [row.count for row in mode.records] == [6]
+
+
+# Memory
+
+
+def test_code_and_modules_come_and_go(replays, monkeypatch):
+    """Addresses are reused by new code and new modules: lines and paths are those of the calls."""
+    x, index, source = data()
+
+    def program():
+        gone = []
+        for i in range(12):
+            text = "\n" * i + "def use(x, index, source): return x.index_add(0, index, source)"
+            names = {}
+            exec(compile(text, f"/program/{i % 3}.py", "exec"), names)
+            kind = type(f"Layer{i % 2}", (torch.nn.Module,), {"forward": lambda _, f: f()})
+            module = kind()
+            for _ in range(3):
+                module(lambda use=names["use"]: use(x, index, source))
+            gone += [weakref.ref(module), weakref.ref(names["use"].__code__)]
+            del module, kind, names
+            gc.collect()
+        return [reference() is None for reference in gone]
+
+    (_, in_python), (gone, by_player) = both(monkeypatch, program)
+    assert all(gone)
+    assert replays() > 5
+    assert by_player == in_python
+    assert len(by_player) == 12
+
+
+def test_ever_new_shapes(replays, monkeypatch):
+    """What the player has been taught is bounded: it forgets, learns again, and stays right."""
+    monkeypatch.setattr(native_calls, "_PLANS", 8)
+    with way(monkeypatch, 1) as mode:
+        for n in range(1, 41):
+            x, index, source = data(n)
+            bits = [added(x, index, source) for _ in range(4)]
+            assert all(torch.equal(other, bits[0]) for other in bits)
+    assert replays() > 40
+    assert [row.count for row in mode.records] == [160]
+
+
+def growth(function, times):
+    """The kilobytes by which the process grows over calls of a function."""
+
+    def size():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+    for _ in range(2000):
+        function()
+    before = size()
+    for _ in range(times):
+        function()
+    return size() - before
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
+def test_calls_do_not_grow_memory(replays, monkeypatch):
+    """Neither the process nor an argument's references grow: 10^6 calls in the full profile."""
+    times = 1_000_000 if selection.PROFILE_NAME == "full" else 20_000
+    monkeypatch.setattr(host, "launch_blocks", lambda *_: None)
+    arguments = data()
+    uses = [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments]
+    with way(monkeypatch, 1) as mode:
+        assert growth(lambda: added(*arguments), times) < 4096
+    assert replays() >= times
+    assert [row.count for row in mode.records] == [times + 2000]
+    assert [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments] == uses
