@@ -115,44 +115,42 @@ untrace_dispatch(NativeLevel)
 
 
 class _Taught:
-    """What the player knows for a block.
+    """What the player knows for a mode.
 
     Args:
         player: the library.
-        mode: the block's.
+        mode: the mode, which it does not keep alive.
     """
 
     def __init__(self, player: native.Player, mode: BaseMode) -> None:
         self._player = player
-        self._mode = weakref.ref(mode)
         self._counter, self._paths = mode.counter, mode.counter.paths
-        self.is_active = False
+        self._paths.on_rename = self.forget
+        self._is_active = False
+        weakref.finalize(mode, self._end).atexit = False
         self._begin()
 
     def _begin(self) -> None:
         self._number = next(_numbers)
-        self._table: int | None = self._player.dm_table(self._number)
+        self._table: int = self._player.dm_table(self._number)
         self._rows: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
         self._left = {"plans": _PLANS, "steps": _STEPS, "entries": _ENTRIES}
-        self._renamed = self._paths.renamed
 
     def activate(self, is_active: bool) -> None:
-        """Have the player act for the block, or leave all calls to Python."""
-        self.is_active = is_active
-        self._player.dm_activate(self._table if is_active else None)
+        """Have the player act for the mode, or leave all calls to Python."""
+        self._is_active = is_active
+        self._player.dm_activate(self._table if is_active and not process.had_regions else None)
 
     def forget(self) -> None:
         """Have the player forget everything, because there is too much or it no longer holds."""
         self._player.dm_retire(self._table)
         self._begin()
-        self.activate(self.is_active)
+        if self._is_active:
+            self.activate(True)
 
-    def end(self) -> None:
-        """End with the block."""
-        table, self._table = self._table, None
-        if table is not None:
-            self._player.dm_retire(table)
+    def _end(self) -> None:
+        self._player.dm_retire(self._table)
 
     def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
         """Make a call by its launcher, and teach the player."""
@@ -168,12 +166,14 @@ class _Taught:
         else:
             result = run()
         self._add_entry(call, decision, row)
-        if min(self._left.values()) <= 0 or self._paths.renamed != self._renamed:
+        if min(self._left.values()) <= 0:
             self.forget()
         return result
 
     def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
-        words = plan.words(functools.partial(self._number_of, call)) if plan is not None else None
+        words = None
+        if plan is not None and plan.device == call.launches_on:
+            words = plan.words(functools.partial(self._number_of, call))
         if words is None:
             reason = call.name, problem or "it calls an operator that allocates"
             refusals.keep(reason, refusals.get(reason, 0) + 1)
@@ -354,6 +354,9 @@ class _Elsewhere:
         self.player.dm_activate(None)
 
 
+_taught: weakref.WeakKeyDictionary[BaseMode, _Taught] = weakref.WeakKeyDictionary()
+
+
 def level_for(mode: BaseMode) -> Level:
     """Return a level of a mode that lists: with the player, where it is built and may act."""
     player = native.player() if native.is_wanted() else None
@@ -361,8 +364,11 @@ def level_for(mode: BaseMode) -> Level:
         return Level(mode)
     if process.elsewhere is None:
         _attach(player)
+    taught = _taught.get(mode)
+    if taught is None:
+        taught = _taught[mode] = _Taught(player, mode)
     level = NativeLevel(mode)
-    level.player, level.taught = player, _Taught(player, mode)
+    level.player, level.taught = player, taught
     return level
 
 
@@ -418,14 +424,13 @@ def unregister(numbers: Iterable[int]) -> None:
 
 def follow(levels: Sequence[Level]) -> None:
     """Have the player act for the one open block, if it may."""
-    may_act = len(levels) == 1 and not process.had_regions
     for level in levels:
         if isinstance(level, NativeLevel):
-            level.taught.activate(may_act)
+            level.taught.activate(len(levels) == 1)
 
 
 def end(level: Level) -> None:
     """End what the player does for a block, and count what it has done."""
     if isinstance(level, NativeLevel):
-        level.taught.end()
+        level.taught.activate(False)
         count_calls()

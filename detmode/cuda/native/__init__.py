@@ -25,14 +25,14 @@ from detmode.cuda.host.toolchain import require_compiler
 from detmode.cuda.source import CompileError
 from detmode.process.files import temporary_folder
 from detmode.process.undo import Lock
+from detmode.process.versions import SUPPORTED, parse_version
 
-__all__ = ["VARIABLE", "Player", "build", "is_wanted", "player", "problem"]
+__all__ = ["VARIABLE", "Player", "build", "is_wanted", "player", "prepare", "problem"]
 
 VARIABLE = "DETMODE_NATIVE"
 """The environment variable that switches the player on and off."""
 
 _SOURCE = Path(__file__).with_name("player.cpp")
-_OLDEST, _NEWEST = (2, 9), (2, 15)
 _PYTHON = (3, 11)
 _logger = logging.getLogger("detmode")
 
@@ -56,12 +56,12 @@ def is_wanted() -> bool:
 
 def problem() -> str | None:
     """Return why the player cannot run here, whatever compiler there is; None if it may."""
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if sys.platform != "linux":
         return f"it runs on Linux, and this is {platform.system()}"
-    if not _OLDEST <= version <= _NEWEST:
-        known = "{}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
-        return f"it is for PyTorch {known}, and this is {torch.__version__}"
+    is_known = SUPPORTED[0] <= parse_version(torch.__version__) <= SUPPORTED[1]
+    if not is_known or not hasattr(torch.library, "get_kernel"):
+        newest = "{}.{}".format(*SUPPORTED[1])
+        return f"it is for PyTorch 2.9 to {newest}, and this is {torch.__version__}"
     if platform.python_implementation() != "CPython" or sys.version_info[:2] != _PYTHON:
         known = "{}.{}".format(*_PYTHON)
         return f"it reads the frames of CPython {known}, and this is {platform.python_version()}"
@@ -109,6 +109,15 @@ def build() -> bool:
     return file.is_new
 
 
+def prepare() -> bool | None:
+    """Build and load the player as :func:`build` does; None, with a warning, where that fails."""
+    try:
+        return build()
+    except (CompileError, RuntimeError, OSError) as error:
+        _fail(str(error))
+    return None
+
+
 def _begin() -> None:
     """Load the player if the cache has it, else build it in the background."""
     if _state.thread is not None and _state.thread.is_alive():
@@ -126,15 +135,8 @@ def _begin() -> None:
         _fail(str(error))
         return
     # A forked child has no such thread, and begins again.
-    _state.thread = threading.Thread(target=_build, name="detmode-native", daemon=True)
+    _state.thread = threading.Thread(target=prepare, name="detmode-native", daemon=True)
     _state.thread.start()
-
-
-def _build() -> None:
-    try:
-        build()
-    except (CompileError, RuntimeError, OSError) as error:
-        _fail(str(error))
 
 
 def _fail(reason: str) -> None:
