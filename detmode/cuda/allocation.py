@@ -31,7 +31,7 @@ __all__ = [
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
 _of_compiled_code: Any = torch._C._dynamo.guards
 _on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
-_on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
+on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
 _view: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 # Not looked up in the argument: it is quicker.
 _device_of = Tensor.get_device
@@ -165,12 +165,17 @@ def _allocated(
 ) -> Tensor:
     if input.is_cuda:
         if _device_of(input) == torch._C._cuda_getDevice():
-            return _on_cuda(sizes, strides, dtype)
+            return on_cuda(sizes, strides, dtype)
         with torch.cuda.device_of(input):
-            return _on_cuda(sizes, strides, dtype)
+            return on_cuda(sizes, strides, dtype)
     if input.is_cpu:
-        return _poison(_on_cpu(sizes, strides, dtype))
+        return on_cpu(sizes, strides, dtype)
     return torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
+
+
+def on_cpu(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Allocate on the CPU, filled as `new_empty` fills."""
+    return _poison(_on_cpu(sizes, strides, dtype))
 
 
 def _poison(tensor: Tensor) -> Tensor:

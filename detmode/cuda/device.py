@@ -233,6 +233,21 @@ def load(source: Source, entry: str, device: torch.device) -> bool:
     return _load(source, entry, index).is_new
 
 
+def loaded(source: Source, entry: str, index: int) -> _Kernel:
+    """Return an entry as it is loaded on the GPU `index`."""
+    return _kernels.get((source, entry, index)) or _load(source, entry, index)
+
+
+def runtime_functions() -> tuple[Any, Any, Any]:
+    """Return CUDA's functions that set the thread's device, and fill and copy memory on a stream.
+
+    A kind of 3 copies within a device.
+    """
+    from cupy.cuda import runtime
+
+    return runtime.setDevice, runtime.memsetAsync, runtime.memcpyAsync
+
+
 def _load(source: Source, entry: str, index: int) -> _Kernel:
     problem = unavailable()
     if problem is not None:

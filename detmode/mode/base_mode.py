@@ -15,6 +15,7 @@ from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import OverloadInfo, is_elementwise
+from detmode.mode.plans import plans_of
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
@@ -104,8 +105,10 @@ class BaseMode(CompiledInside):
         info: OverloadInfo | None = self.overloads.get(operator, _UNSEEN)
         if info is _UNSEEN:
             info = self._look_up(func)
-            if info is not None and self.simulate is not None:
-                info.run = on_host(info, info.run)
+            if info is not None:
+                if self.simulate is not None:
+                    info.run = on_host(info, info.run)
+                info.plans = plans_of(info, self)
             Detours.look_again()
             self.overloads[operator] = info
             if is_elementwise(func):

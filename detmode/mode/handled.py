@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detmode.mode.overload_info import OverloadInfo
 from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
 from detmode.table.rule import Rule
 from detmode.table.rule_table import Row
+
+if TYPE_CHECKING:
+    from detmode.mode.plans import Plans
 
 
 class Handled(Call):
@@ -24,11 +27,13 @@ class Handled(Call):
         row: the first row of the overload whose condition holds; ``None`` without one.
         rule: its rule.
         site: the place where the call is made, once it has been looked up.
+        plans: that may record what its substitute does; ``None`` if none may.
         notes: those of the forward calls whose backward makes the call, once looked up.
     """
 
-    __slots__ = ("name", "notes", "overload", "row", "rule", "site")
+    __slots__ = ("name", "notes", "overload", "plans", "row", "rule", "site")
 
+    plans: Plans | None
     site: CallSite | None
     notes: Sequence[Note] | None
     row: Row | None
@@ -45,7 +50,7 @@ class Handled(Call):
         Call.__init__(self, overload.signature, args, kwargs, pretend, traced)
         self.overload = overload
         self.name = overload.name
-        self.site = self.notes = None
+        self.site = self.notes = self.plans = None
         for row, holds in overload.chain:
             if holds(self):
                 self.row, self.rule = row, row.rule

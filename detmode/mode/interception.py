@@ -18,6 +18,7 @@ from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
+from detmode.mode.plans import HAS_NO_PLAN, NOT_PLAYED
 from detmode.mode.row_counter import remedy_for
 from detmode.mode.substitution import run_unvalidated, run_validated, validate
 from detmode.process.arguments import SCALARS, tensors_in
@@ -175,7 +176,15 @@ class Interception(CompiledInside):
             # The program makes the call when it runs what is compiled or exported here, or shares
             # it between its ranks.
             return overload.func(*args, **kwargs)
+        plans = None if traced or site is not None else overload.plans
+        if plans is not None:
+            result = plans.play(self, overload, args, kwargs)
+            if result is HAS_NO_PLAN:
+                plans = None
+            elif result is not NOT_PLAYED:
+                return result
         call = Handled(overload, args, kwargs, self._simulate, traced)
+        call.plans = plans
         if site is not None:
             call.site, outer, call.name = site_from(site, self.memory.caller())
             self.counter.paths.own_lines.setdefault(call.site.site.text, outer)
@@ -289,7 +298,8 @@ class Interception(CompiledInside):
                 # Without an outer mode there is no observer.
                 seen_by = observer() if _count_modes() else None
                 if seen_by is None:
-                    return run_validated(call)
+                    plans = call.plans
+                    return run_validated(call) if plans is None else plans.run(call)
                 validate(call)
                 run = functools.partial(run_unvalidated, call)
                 return seen_by.observe(call.func, call.args, call.kwargs, run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +11,9 @@ from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.names import names_of, overload_name
 from detmode.table.rule_table import Row
 from detmode.table.variants import variant_of
+
+if TYPE_CHECKING:
+    from detmode.mode.plans import Plans
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """The key of operators that are made of other ones."""
@@ -84,6 +87,7 @@ class OverloadInfo:
         dense_passes: true if calls without a sparse tensor do not vary.
         hides_calls: true if it is another library's and no row lists it: a mode does not see what
             its kernel calls.
+        plans: of its calls, for the mode that looks it up.
         passes: true if the mode that looks it up neither decides nor remembers anything of a call.
     """
 
@@ -102,6 +106,7 @@ class OverloadInfo:
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
         self.hides_calls = not rows and is_foreign(func)
         self.passes = False
+        self.plans: Plans | None = None
         self.composite = not rows and _is_composite(func)
         # Not when they are first asked for: a cached property has Python make a dict of all
         # attributes, which calls then read more slowly.

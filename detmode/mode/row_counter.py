@@ -22,6 +22,7 @@ from detmode.reports.report_row import ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions
+from detmode.table.call_site import CallSite
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
@@ -168,11 +169,37 @@ class RowCounter:
         is_new = False
         if calls is None:
             calls, is_new = self._begin(call, decision)
-        if self._thread is not None:
-            self.other_threads.add(self._thread)
         if repetitions and repetition.actions is not None:
+            if self._thread is not None:
+                self.other_threads.add(self._thread)
             repetition.actions.append(decision.action)
             return is_new
+        self._add(calls)
+        if calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG):
+            self._log(call, decision, calls.row)
+        return is_new
+
+    def count_known(self, name: str, action: str, place: CallSite) -> bool:
+        """Count a call in a row that has begun, and whose calls are logged no more.
+
+        Args:
+            name: of the overload, as reports show it.
+            action: on the call.
+            place: of the call.
+
+        Returns:
+            False if there is no such row; the call is not counted then.
+        """
+        calls = self._calls.get((name, action, place.site.text, place.module))
+        if calls is None or (calls.count < _NOTED and self._logger.isEnabledFor(logging.DEBUG)):
+            return False
+        self._add(calls)
+        return True
+
+    def _add(self, calls: ModuleCalls) -> None:
+        """Add a call to those that it is one of."""
+        if self._thread is not None:
+            self.other_threads.add(self._thread)
         # Autograd's threads count at the same time. Each of these statements calls nothing between
         # reading and writing, so that Python, with its GIL, switches to no other thread there.
         calls.count += 1
@@ -180,9 +207,6 @@ class RowCounter:
         latest.append(calls)
         if len(latest) >= RECENT:
             self._course.shorten()
-        if calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG):
-            self._log(call, decision, calls.row)
-        return is_new
 
     def calls_of(self, call: Handled, decision: Decision) -> ModuleCalls:
         """Return the calls with which a call was counted."""

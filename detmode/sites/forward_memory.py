@@ -386,6 +386,20 @@ def _nodes_around() -> Iterator[torch.autograd.graph.Node]:
         frame = frame.f_back
 
 
+def forward_place(paths: ModulePaths) -> CallSite | None:
+    """Return the place of a call outside backward and compiled graphs; ``None`` for others.
+
+    It is that of :meth:`ForwardMemory.find_site`, sooner, for a call at a site that is known.
+
+    Args:
+        paths: those of the modules.
+    """
+    if _current_node() is not None:
+        return None
+    place = nearest_place(_get_frame(3), paths)
+    return None if place is None or place[2] else place[1]
+
+
 @functools.lru_cache(_NAMES)
 def _may_be_made_by(operator: str, node: str) -> bool:
     """Return whether a call of ``operator`` may have made a node named ``node``.

@@ -1,0 +1,407 @@
+"""Calls of substitutes that are repeated by a plan, without their launchers.
+
+The launcher of a substitute makes the first call of a form. It makes the second one, too, and what
+it does is recorded (:mod:`detmode.cuda.recorder`). Later calls of the form are made by a player of
+the plan, if nothing looks at them more closely: no other mode, observer, override of a forward, or
+repetition.
+
+A form is the sizes of the tensors and all other arguments. A plan holds for one variant of it:
+dtypes, strides, dispatch keys and addresses modulo 16. PyTorch's guards of compiled code compare
+the tensors, in a tenth of the time that Python would take.
+
+Which calls have no plan, and why, is logged at level DEBUG by the logger ``detmode.plans``, and
+counted by :func:`refusals`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from detmode.cuda.plan import Plan
+from detmode.cuda.python_player import calls_aten, player
+from detmode.cuda.recorder import form_of, range_of, recording, share_memory
+from detmode.mode.handled import Handled
+from detmode.mode.overload_info import OverloadInfo
+from detmode.mode.substitution import run_validated
+from detmode.process.bounded import Bounded
+from detmode.process.dispatch import own_calls
+from detmode.process.setting import is_flag_on
+from detmode.sites.forward_memory import forward_place
+from detmode.sites.observers import repetitions
+from detmode.table.call_site import CallSite, Note
+from detmode.table.rule import Substitute
+
+if TYPE_CHECKING:
+    from detmode.mode.base_mode import BaseMode
+    from detmode.mode.interception import Interception
+
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
+NOT_PLAYED: Any = object()
+"""In place of the result of a call that has not been made."""
+HAS_NO_PLAN: Any = object()
+"""In place of the result of a call that has not been made, and never is by a plan."""
+
+_TABLES = 1 << 9
+_FORMS = 1 << 11
+"""The forms of calls that are remembered of an overload."""
+_VARIANTS = 8
+"""The variants that are told apart of a form."""
+
+_count_modes = torch._C._len_torch_dispatch_stack
+_get_trace = torch._C._get_tracing_state
+_of_compiled_code: Any = torch._C._dynamo.guards
+_logger = logging.getLogger("detmode.plans")
+_refusals: Counter[tuple[str, str]] = Counter()
+
+
+def refusals() -> dict[tuple[str, str], int]:
+    """Return, by overload and reason, how often a call was found to have no plan."""
+    return dict(_refusals)
+
+
+class _Variant(NamedTuple):
+    """Calls of a form with the same dtypes, strides, dispatch keys and alignments.
+
+    Args:
+        match: called with the arguments of a call of the form; returns what to call ``play`` with,
+            or None for a call of another variant.
+        play: plays their plan; None if they have none.
+        has_gradients: whether autograd may record them.
+    """
+
+    match: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...] | None]
+    play: Callable[..., Any] | None
+    has_gradients: bool
+
+
+class _Placed:
+    """A call whose place is looked up, as :class:`~detmode.sites.forward_memory.Placed`."""
+
+    __slots__ = ("name", "names", "notes", "site")
+
+    def __init__(self, overload: OverloadInfo) -> None:
+        self.name, self.names = overload.name, overload.names
+        self.site: CallSite | None = None
+        self.notes: Sequence[Note] | None = None
+
+
+class Plans:
+    """The plans for the calls of one overload, under the same rules and arguments of a mode.
+
+    Args:
+        overload: the facts.
+    """
+
+    def __init__(self, overload: OverloadInfo) -> None:
+        self._rows = overload.rows  # their identities are a part of the table's key
+        self._form_functions = _FormFunctions(overload.func)
+        # Those of a form that was met once have no variants yet.
+        self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
+
+    def play(
+        self,
+        level: Interception,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Make and count a call, if there is a plan for it and nothing else looks at it.
+
+        Returns:
+            The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
+        """
+        variants = self._variants.get(self._form_of(args, kwargs))
+        if not variants or _is_watched():
+            return NOT_PLAYED
+        for variant in variants:
+            inputs = variant[0](args, kwargs)
+            if inputs is not None:
+                break
+        else:
+            return NOT_PLAYED
+        _, play, has_gradients = variant
+        if play is None:
+            return HAS_NO_PLAN
+        counter, name, place = level.counter, overload.name, None
+        if not has_gradients and not level.memory.had_regions:
+            place = forward_place(counter.paths)
+        if place is None:
+            name, place = _place_of(overload, level, has_gradients)
+        if place is None or not counter.count_known(name, "substitute", place):
+            return NOT_PLAYED
+        return play(*inputs)
+
+    def run(self, call: Handled) -> Any:
+        """Make a call by its launcher, and record a plan if it is the second one of its form."""
+        form = self._form_of(call.args, call.kwargs)
+        variants = self._variants.get(form)
+        if variants is None and form is not None:
+            self._variants.keep(form, ())
+        if (
+            variants is None
+            or len(variants) == _VARIANTS
+            or any(variant.match(call.args, call.kwargs) for variant in variants)
+            or _is_watched()
+            or _is_captured(call.tensors)
+        ):
+            return run_validated(call)
+        if problem := _problem_of(call.tensors):
+            _refuse(call, problem)
+            return run_validated(call)
+        with recording(call.tensors, _written_by(call)) as recorder:
+            result = run_validated(call)
+        plan = recorder.plan(result)
+        if recorder.problem is not None:
+            _refuse(call, recorder.problem)
+        # Others may be reading the tuple.
+        self._variants.keep(form, (*variants, _variant(call, plan)))
+        return result
+
+    def forget(self) -> None:
+        """Let all be recorded again."""
+        self._variants.clear()
+
+    def _form_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._form_functions[len(args)](args, kwargs)
+        except (AttributeError, TypeError):
+            # A number stands for a tensor.
+            return None
+
+
+_tables: Bounded[Any, Plans] = Bounded(_TABLES)
+
+
+def plans_of(overload: OverloadInfo, mode: BaseMode) -> Plans | None:
+    """Return the plans of an overload under the rules of a mode; ``None`` if it is never planned.
+
+    They outlast the mode: a program may make one for each step.
+    """
+    actions = [row.rule.action for row in overload.rows]
+    if (
+        overload.twin is not None
+        or mode.forwards_overridden
+        or not any(isinstance(action, Substitute) and action.launches for action in actions)
+        or "Generator" in str(overload.func._schema)
+    ):
+        return None
+    rows = tuple(map(id, overload.rows))
+    key = overload.func, rows, overload.override, mode.policy, mode.simulate
+    return _tables.get(key) or _tables.keep(key, Plans(overload))
+
+
+def forget() -> None:
+    """Let everything be recorded again, where what plans depend on has changed: in tests."""
+    for plans in list(_tables.values()):
+        plans.forget()
+
+
+def _place_of(
+    overload: OverloadInfo, level: Interception, has_gradients: bool
+) -> tuple[str, CallSite | None]:
+    """Return the name of a call, as reports show it, and its place; ``None`` if it is allowed.
+
+    The call is remembered for its backward, if that has one.
+    """
+    call, memory, paths = _Placed(overload), level.memory, level.counter.paths
+    if has_gradients and torch.is_grad_enabled():
+        memory.remember_call(call, paths)
+    if memory.had_regions and memory.allows(call):
+        return call.name, None
+    if call.site is None or call.site.site.file is None:
+        memory.find_site(call, paths)
+    assert call.site is not None
+    return call.name, call.site
+
+
+def _refuse(call: Handled, problem: str) -> None:
+    _refusals[call.name, problem] += 1
+    if _refusals[call.name, problem] == 1:
+        _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
+
+
+def _is_watched() -> bool:
+    """Return whether anything else sees the calls of this thread, or PyTorch's flag is off."""
+    if _count_modes() or repetitions or _get_trace() is not None:
+        return True
+    return not is_flag_on()
+
+
+def _is_captured(tensors: Sequence[Tensor]) -> bool:
+    """Return whether a CUDA graph captures what is done with tensors."""
+    return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
+
+
+def _problem_of(tensors: Sequence[Tensor]) -> str | None:
+    """Return the reason why nothing can be recorded of a call with such tensors."""
+    if not tensors:
+        return "it has no tensors"
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return "a tensor is sparse"
+    if len({tensor.device for tensor in tensors}) > 1:
+        return "its tensors are on several devices"
+    if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
+        return "its tensors are not on the current GPU"
+    if share_memory(map(range_of, tensors)):
+        return "inputs share memory"
+    return None
+
+
+def _written_by(call: Handled) -> list[int]:
+    """Return the positions of the tensors that a call writes to."""
+    names = call.signature.out_names or ("self",) * (call.overload.variant == "inplace")
+    written = [id(call.arguments[name]) for name in names]
+    return [number for number, tensor in enumerate(call.tensors) if id(tensor) in written]
+
+
+def _variant(call: Handled, plan: Plan | None) -> _Variant:
+    """Return the variant of a call, whose plan is given."""
+    gradients = any(tensor.requires_grad for tensor in call.tensors)
+    if plan is None:
+        return _Variant(_Matcher(call, ()).function(), None, gradients)
+    play = player(plan, call.tensors[0].get_device())
+    if calls_aten(plan):
+        play = functools.partial(own_calls.run, play)
+    return _Variant(_Matcher(call, plan.writes).function(), play, gradients)
+
+
+class _FormFunctions(dict[int, Callable[[tuple[Any, ...], dict[str, Any]], Any]]):
+    """By the number of positional arguments: what returns the form of a call with so many."""
+
+    def __init__(self, func: torch._ops.OpOverload) -> None:
+        self._func = func
+
+    def __missing__(self, number: int) -> Callable[..., Any]:
+        arguments = self._func._schema.arguments
+        parts = [
+            _part_of_form(str(argument.type), f"args[{i}]")
+            for i, argument in enumerate(arguments[:number])
+        ]
+        parts += [
+            _part_of_form(str(argument.type), f"kwargs.get({argument.name!r})")
+            for argument in arguments
+            if argument.kwarg_only
+        ]
+        function = eval(f"lambda args, kwargs: ({number}, {', '.join(parts)})")
+        self[number] = function
+        return cast("Callable[..., Any]", function)
+
+
+def _part_of_form(kind: str, value: str) -> str:
+    """Return what an argument, of some type of a schema, adds to a form."""
+    if kind == "Tensor":
+        return f"{value}.shape"
+    if kind == "Optional[Tensor]":
+        return f"{value} is None"
+    if "List" in kind:
+        if "Tensor" in kind:
+            return f"len({value})"
+        return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
+    if "number" in kind or "float" in kind:
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+        return f"repr({value})"
+    return value
+
+
+class _Matcher:
+    """The text of a function that tells the calls of a variant, once their form is known.
+
+    It returns the tensors of a call, and then the addresses of their first elements.
+
+    Args:
+        call: of the variant.
+        writes: the positions of the tensors that it writes to, which share memory with no other.
+    """
+
+    def __init__(self, call: Handled, writes: Sequence[int]) -> None:
+        self._writes = writes
+        self._names: list[str] = []
+        self._tensors: list[Tensor] = []
+        self._constants: list[Any] = []
+        self._conditions: list[str] = []
+        for number, value in enumerate(call.args):
+            self._look_at(f"args[{number}]", value)
+        for name in call.signature.names:
+            if name in call.kwargs:
+                self._look_at(f"kwargs[{name!r}]", call.kwargs[name])
+
+    def _look_at(self, name: str, value: Any) -> None:
+        """Note the tensors of an argument, and where others have some."""
+        if isinstance(value, Tensor):
+            self._names.append(name)
+            self._tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            for number, part in enumerate(value):
+                if part is None:
+                    self._conditions.append(f"{name}[{number}] is None")
+                self._look_at(f"{name}[{number}]", part)
+
+    def function(self) -> Callable[..., Any]:
+        """Return the function."""
+        self._guard()
+        taken = ", ".join(self._names)
+        addresses = [f"p{number}" for number in range(len(self._names))]
+        lines = [
+            f"if not ({' and '.join(self._conditions)}): return None",
+            *(f"{p} = {name}.data_ptr()" for p, name in zip(addresses, self._names)),
+            f"if {' or '.join(self._differences())}: return None",
+            f"return {taken}, {', '.join(addresses)}",
+        ]
+        names = ", ".join(f"c{number}" for number in range(len(self._constants)))
+        body = "\n        ".join(lines)
+        text = (
+            f"def make({names}):\n    def match(args, kwargs):\n        {body}\n    return match\n"
+        )
+        namespace: dict[str, Any] = {}
+        exec(_compile(text), namespace)
+        return cast("Callable[..., Any]", namespace["make"](*self._constants))
+
+    def _guard(self) -> None:
+        """Note the conditions that PyTorch's own functions check."""
+        tensors = self._tensors
+        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
+        guards = _of_compiled_code.TensorGuards(
+            *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+        )
+        self._conditions.append(f"{self._name(guards.check)}({', '.join(self._names)})")
+        if any(tensor.requires_grad for tensor in tensors):
+            is_enabled = torch.is_grad_enabled
+            self._conditions.append(f"{self._name(is_enabled)}() is {is_enabled()}")
+        if tensors[0].is_cuda:
+            current = self._name(torch._C._cuda_getDevice)
+            self._conditions.append(f"{current}() == {tensors[0].get_device()}")
+
+    def _differences(self) -> Iterator[str]:
+        """Return what tells other alignments, and memory that is written and shared."""
+        begins = [tensor.data_ptr() % 16 for tensor in self._tensors]
+        aligned = [f"p{number}" for number, begin in enumerate(begins) if not begin]
+        if aligned:
+            yield f"({' | '.join(aligned)}) & 15"
+        yield from (f"p{number} & 15 != {begin}" for number, begin in enumerate(begins) if begin)
+        ends = [
+            f"p{number} + {self._name(form_of(tensor).nbytes)}"
+            for number, tensor in enumerate(self._tensors)
+        ]
+        for target in self._writes:
+            for source in range(len(ends)):
+                if source != target:
+                    yield f"p{target} < {ends[source]} and p{source} < {ends[target]}"
+
+    def _name(self, constant: Any) -> str:
+        self._constants.append(constant)
+        return f"c{len(self._constants) - 1}"
+
+
+@functools.lru_cache(1 << 10)
+def _compile(text: str) -> CodeType:
+    return compile(text, "<detmode form>", "exec")
