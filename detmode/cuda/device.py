@@ -189,11 +189,6 @@ def launch_blocks(
     kernel.launch_kernel(kernel.function, gx, gy, gz, x, y, z, shared, stream, address, 0)
 
 
-def function(source: Source, entry: str, index: int) -> int:
-    """The driver's handle of an entry that was launched on the GPU `index`."""
-    return _kernels[source, entry, index].function
-
-
 @functools.cache
 def most_shared(index: int) -> int:
     """Bytes of dynamic shared memory that a block on the GPU `index` may have, its limit raised.

@@ -12,6 +12,7 @@ decision on a call then depends on is in its key. All else is Python's.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import itertools
@@ -101,6 +102,10 @@ class NativeLevel(Level):
     ) -> Any:
         """Intercept a call, which is counted after those that the player has made."""
         count_calls()
+        if overload.plans is not None and self.taught.is_wanted(overload.func):
+            # Else the player in Python would make it, and this one learn nothing.
+            overload = copy.copy(overload)
+            overload.plans = None
         return super().intercept(overload, args, kwargs, traced, site)
 
     def perform(self, call: Handled, decision: Decision) -> Any:
@@ -152,6 +157,11 @@ class _Taught:
     def _end(self) -> None:
         self._player.dm_retire(self._table)
 
+    def is_wanted(self, func: torch._ops.OpOverload) -> bool:
+        """Return whether the call in this thread, of an overload, has something to teach."""
+        numbers = (_numbers_of_ops.get((func, device), -1) for device in _KEYS.values())
+        return any(n >= 0 and self._player.dm_pending(n, self._number) for n in numbers)
+
     def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
         """Make a call by its launcher, and teach the player."""
         number = _numbers_of_ops.get((call.func, str(call.launches_on)), -1)
@@ -186,7 +196,8 @@ class _Taught:
         """Return a number for what the player launches, or leaves to Python on the CPU."""
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
-            return device.function(step.source, step.entry, call.tensors[0].get_device())
+            index = call.tensors[0].get_device()
+            return device.loaded(step.source, step.entry, index).function
         self._left["steps"] -= 1
         number = next(_numbers)
         _steps.keep(number, step)
@@ -289,11 +300,12 @@ def _count(player: native.Player) -> None:
 # Steps that are made in Python
 
 
-def _make_step(number: int, slots: Sequence[torch.Tensor]) -> None:
-    own_calls.run(_steps_of_host, _steps[number], slots)
+def make_step(number: int, slots: Sequence[torch.Tensor]) -> None:
+    """Make a step of a plan that the player leaves to Python, with the tensors of its slots."""
+    own_calls.run(_make_on_host, _steps[number], slots)
 
 
-def _steps_of_host(step: Launch | Check, slots: Sequence[torch.Tensor]) -> None:
+def _make_on_host(step: Launch | Check, slots: Sequence[torch.Tensor]) -> None:
     """Make a launch by the host runner, or a check of values."""
     tensors = functools.partial(_as_tensors, slots)
     if isinstance(step, Check):
@@ -375,7 +387,7 @@ def level_for(mode: BaseMode) -> Level:
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.elsewhere = _Elsewhere(player)
-    player.dm_host_step(_make_step)
+    player.dm_host_step(make_step)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 

@@ -219,11 +219,7 @@ class RowCounter:
 
     def count_again(self, calls: ModuleCalls) -> None:
         """Count another one of the calls, which was made without Python."""
-        calls.count += 1
-        latest = self._course.latest
-        latest.append(calls)
-        if len(latest) >= RECENT:
-            self._course.shorten()
+        self._add(calls)
 
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""

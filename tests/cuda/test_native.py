@@ -15,6 +15,7 @@ from detmode.environment.doctor import findings
 from tests.shared import needs
 
 pytestmark = needs.compiler
+NAME = native._name
 
 
 @pytest.fixture
@@ -24,6 +25,9 @@ def fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "_state", native._State())
     monkeypatch.setattr(native, "problem", lambda: None)
+    # Else a test would find the library of another, in a private folder.
+    file = f"player-{tmp_path.name}.so"
+    monkeypatch.setattr(native, "_name", lambda: file)
 
 
 def run(blocks=1):
@@ -52,6 +56,7 @@ def test_no_compiler(fresh, monkeypatch, caplog):
         raise error
 
     monkeypatch.setattr(native, "require_compiler", missing)
+    monkeypatch.setattr(native, "_name", NAME)
     with caplog.at_level(logging.WARNING):
         assert run(3) == [("substitute", 1)]
     assert told(caplog) == [
@@ -183,7 +188,7 @@ def test_warm_builds_it(fresh, monkeypatch):
     assert "Linux" in str(native._state.failure)
 
 
-def test_its_name_depends_on_all_that_it_is_built_from(fresh, monkeypatch):
+def test_its_name_depends_on_all_that_it_is_built_from(monkeypatch):
     """Another PyTorch, Python, compiler or source has another library."""
     names = {native._name()}
     monkeypatch.setattr(torch.version, "git_version", "other")
