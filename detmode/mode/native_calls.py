@@ -59,7 +59,7 @@ _LOG = 1 << 13
 
 
 class _Entry(NamedTuple):
-    """What the log's numbers stand for.
+    """The meaning of one of the log's numbers.
 
     Args:
         counter: counts the calls.
@@ -81,7 +81,7 @@ _ops: dict[str, int] = {}
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 refusals: Bounded[tuple[str, str], int] = Bounded(1 << 10)
-"""How many keys of an operator have no plan, by the operator and the reason."""
+"""The number of keys of an operator that have no plan, by the operator and the reason."""
 
 
 class NativeLevel(Level):
@@ -120,7 +120,7 @@ untrace_dispatch(NativeLevel)
 
 
 class _Taught:
-    """What the player knows for a mode.
+    """The knowledge of the player for one mode.
 
     Args:
         player: the library.
@@ -238,9 +238,10 @@ def _is_capturing(call: Handled) -> bool:
 
 def _written(call: Handled) -> list[int]:
     """Return the positions of the tensors that a call writes to."""
-    names = {"self"} if call.overload.variant == "inplace" else set()
-    written = [call.arguments[name] for name in names]
-    return [i for i, tensor in enumerate(call.tensors) if any(tensor is each for each in written)]
+    if call.overload.variant != "inplace":
+        return []
+    target = call.arguments["self"]
+    return [position for position, tensor in enumerate(call.tensors) if tensor is target]
 
 
 # Frames and modules: by address, for as long as they live.
@@ -343,7 +344,7 @@ def _tensor_at(slots: Sequence[torch.Tensor], view: View) -> torch.Tensor:
 
 
 class _Elsewhere:
-    """What the thread's memory of forward calls asks the player, and tells it."""
+    """The player, as a thread's memory of forward calls knows it."""
 
     def __init__(self, player: native.Player) -> None:
         self.player = player

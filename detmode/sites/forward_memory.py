@@ -47,7 +47,7 @@ _NAMES = 1 << 12
 
 
 class Elsewhere(Protocol):
-    """What else makes calls, and notes forward calls for their backward: the player in C++."""
+    """A player in C++, which makes calls, and notes forward calls for their backward."""
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node.
@@ -419,10 +419,10 @@ class _Current(threading.local):
 
 
 class _Process:
-    """What holds for all threads.
+    """The state of all threads.
 
     Attributes:
-        elsewhere: what else makes calls; ``None`` if nothing does.
+        elsewhere: the player in C++; ``None`` if there is none.
         had_regions: true once any thread has entered an allow region.
     """
 

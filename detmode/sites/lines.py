@@ -154,7 +154,7 @@ def _calls_backward(inner: FrameType | None, outer: FrameType) -> bool:
 
 
 OTHER, MODULE, ENGINE, USER, UNFIT = range(5)
-"""What a frame's code is, as the player in C++ knows it; unfit is what depends on the frame."""
+"""The roles of code, for the player in C++; unfit is code whose role depends on the frame."""
 
 
 def role_of(frame: FrameType) -> int:

@@ -91,7 +91,7 @@ def test_a_library_that_does_not_load(fresh, monkeypatch, caplog):
 
 
 def test_an_unknown_pytorch_or_python(fresh, monkeypatch, caplog):
-    """What its source was not written for is not tried."""
+    """Versions that its source was not written for are not tried."""
     monkeypatch.undo()
     monkeypatch.setenv(native.VARIABLE, "1")
     monkeypatch.setattr(native, "_state", native._State())
@@ -171,7 +171,7 @@ def test_the_doctor(value, reason, state, severity, monkeypatch):
     """It says whether the player is on, and why it cannot be."""
     monkeypatch.setenv(native.VARIABLE, value)
     monkeypatch.setattr(native, "problem", lambda: reason)
-    (finding,) = [each for each in findings() if native.VARIABLE in each.subject]
+    (finding,) = [row for row in findings() if native.VARIABLE in row.subject]
     assert (finding.state, finding.severity) == (state, severity)
     assert reason is None or reason in finding.effect
 

@@ -51,7 +51,7 @@ def way(monkeypatch, number: int, **arguments):
 
 
 def both(monkeypatch, program, **arguments):
-    """What a program gives, and the rows, in Python's way and with the player."""
+    """The results of a program, and the rows, in Python's way and with the player."""
     results = []
     for number in (0, 1):
         torch.manual_seed(0)
@@ -68,7 +68,7 @@ def rows(mode):
 
 
 def tensors(value):
-    return [each for each in (value if isinstance(value, (tuple, list)) else (value,))]
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 def data(n=6, seed=0):
@@ -121,7 +121,7 @@ def test_functions_of_users(name, replays, monkeypatch):
         arguments = make()
         bits = []
         for _ in range(4):
-            leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
+            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
             result = function(*leaves)
             bits.append(result.detach())
             if result.requires_grad:
@@ -227,15 +227,15 @@ def test_other_modes(replays, monkeypatch, is_outside):
     arguments = data()
     seen = []
     for number in (0, 1):
-        other = Seen()
+        seeing = Seen()
         with contextlib.ExitStack() as stack:
             if is_outside:
-                stack.enter_context(other)
+                stack.enter_context(seeing)
             mode = stack.enter_context(way(monkeypatch, number))
             if not is_outside:
-                stack.enter_context(other)
+                stack.enter_context(seeing)
             again(lambda: added(*arguments))
-        seen.append((other.names, rows(mode)))
+        seen.append((seeing.names, rows(mode)))
     assert seen[0] == seen[1]
     assert seen[0][0]
 
@@ -288,14 +288,14 @@ def test_surroundings(name, replays, monkeypatch):
 
     def program():
         results = [SURROUNDINGS[name]() for _ in range(4)]
-        assert all(type(each) is type(results[0]) for each in results)
+        assert len(set(map(type, results))) == 1
         return results
 
     (expected, in_python), (results, by_player) = both(monkeypatch, program)
     assert by_player == in_python
-    for value, other in zip(results, expected):
+    for value, known in zip(results, expected):
         are_plain = not isinstance(value, torch.Tensor) and not torch.is_tensor(value[0])
-        assert value == other if are_plain else same_bits(tensors(value), tensors(other))
+        assert value == known if are_plain else same_bits(tensors(value), tensors(known))
 
 
 ERRORS = {
@@ -384,7 +384,7 @@ def test_a_forked_child(replays, monkeypatch):
 
 
 class Interrupt(BaseException):
-    """What a signal handler raises."""
+    """An error that a signal handler raises."""
 
 
 def test_an_interrupt_in_a_replay(replays, monkeypatch):
@@ -441,14 +441,14 @@ def test_code_and_modules_come_and_go(replays, monkeypatch):
 
 
 def test_ever_new_shapes(replays, monkeypatch):
-    """What the player has been taught is bounded: it forgets, learns again, and stays right."""
+    """The player's plans are bounded: it forgets them, learns again, and stays right."""
     shapes = 100_000 if selection.PROFILE_NAME == "full" else 40
     monkeypatch.setattr(native_calls, "_PLANS", shapes // 5)
     with way(monkeypatch, 1) as mode:
         for n in range(1, shapes + 1):
             x, index, source = data(n)
             bits = [added(x, index, source) for _ in range(4)]
-            assert all(torch.equal(other, bits[0]) for other in bits)
+            assert same_bits(bits, bits[:1] * 4)
             known = mode_knows(mode)
             assert known <= shapes // 5
     assert replays() > shapes
@@ -456,7 +456,7 @@ def test_ever_new_shapes(replays, monkeypatch):
 
 
 def mode_knows(mode):
-    """How many plans the player has for a mode."""
+    """The number of plans that the player has for a mode."""
     return native_calls._PLANS - native_calls._taught[mode]._left["plans"]
 
 

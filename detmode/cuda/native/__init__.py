@@ -41,7 +41,7 @@ Player = ctypes.PyDLL
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for the player.
+    """Return whether the environment asks for the player.
 
     Raises:
         ValueError: the variable is neither 0 nor 1.
@@ -69,11 +69,11 @@ def problem() -> str | None:
 
 
 class _State:
-    """What this process knows of the player.
+    """The player in this process.
 
     Attributes:
         player: the loaded library.
-        failure: why there is none, and will be none.
+        failure: the reason why there is none, and will be none.
         thread: builds it.
     """
 
