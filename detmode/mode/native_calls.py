@@ -16,6 +16,7 @@ import copy
 import ctypes
 import functools
 import itertools
+import operator
 import os
 import sys
 import weakref
@@ -292,10 +293,13 @@ def count_calls() -> None:
 
 
 def _count(player: native.Player) -> None:
-    for number in _taken[: player.dm_take(_taken)]:
-        entry = _entries[number]
-        if entry.counter is not None and entry.calls is not None:
-            entry.counter.count_again(entry.calls)
+    entries = [_entries[number] for number in _taken[: player.dm_take(_taken)]]
+    for counter, group in itertools.groupby(entries, _counter_of):
+        if counter is not None:
+            counter.count_in_order([entry.calls for entry in group if entry.calls is not None])
+
+
+_counter_of = operator.attrgetter("counter")
 
 
 # Steps that are made in Python

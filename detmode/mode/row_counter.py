@@ -6,7 +6,7 @@ import copy
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import floordiv
 from typing import Any
@@ -217,9 +217,13 @@ class RowCounter:
         """Return whether another one of the calls would get a line in the log."""
         return calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG)
 
-    def count_again(self, calls: ModuleCalls) -> None:
-        """Count another one of the calls, which was made without Python."""
-        self._add(calls)
+    def count_in_order(self, in_order: Sequence[ModuleCalls]) -> None:
+        """Count calls that were made without Python, in their order: of each those it is one of."""
+        for calls in in_order:
+            calls.count += 1
+        self._course.latest += in_order
+        while len(self._course.latest) >= RECENT:
+            self._course.shorten()
 
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""

@@ -38,6 +38,8 @@ def player():
 def replays(player, monkeypatch):
     """Switches the player on, and counts what it has replayed."""
     monkeypatch.setenv(native.VARIABLE, "1")
+    # Of other tests.
+    monkeypatch.setattr(native_calls.process, "had_regions", False)
     start = player.dm_replayed()
     return lambda: player.dm_replayed() - start
 
@@ -89,8 +91,12 @@ def again(function, times=4):
 # The same as in Python
 
 
-CASES = [case for case in selection.cases() if "cudnn_" not in case.sample.op]
-"""Those of operators that have a kernel on the CPU."""
+CASES = selection.todays_forms(
+    # The others have no kernel on the CPU.
+    case
+    for case in selection.cases()
+    if "cudnn_" not in case.sample.op
+)
 
 
 @pytest.mark.parametrize("group", selection.grouped(CASES), ids=str)
@@ -111,7 +117,7 @@ def test_samples(group, replays, monkeypatch):
     selection.check_each(group, check)
 
 
-@pytest.mark.parametrize("name", list(FUNCTIONS))
+@pytest.mark.parametrize("name", selection.todays_forms(FUNCTIONS))
 @pytest.mark.filterwarnings("ignore")  # each call of the table warns somewhere
 def test_functions_of_users(name, replays, monkeypatch):
     """Forward and backward: bits, and rows with the lines of the forwards, call for call."""
@@ -195,7 +201,6 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
     with way(monkeypatch, 1, overrides={"aten::put": "allow"}), way(monkeypatch, 1, recheck=1.0):
         again(lambda: added(*arguments))
     assert replays() == 0
-    monkeypatch.setattr(native_calls.process, "had_regions", False)
     with way(monkeypatch, 1) as mode:
         again(lambda: added(*arguments))
         before = replays()
