@@ -1,7 +1,8 @@
 """The host's time of a whole substituted call, up to its launches, which are left out.
 
-``again`` is the same call again and again, ``new shape`` what a call with shapes that are new takes
-more than one with shapes that were called once. With ``--device cuda`` the launches are made, and
+``again`` is the same call again and again, which a plan makes, and ``launcher`` the same without
+plans. ``new shape`` is what a call with shapes that are new takes more than a launcher with shapes
+that were called once. With ``--device cuda`` the launches are made, and
 nothing waits for them. Otherwise the tensors are on the CPU, and the mode's
 ``simulate`` is "cuda": what a launch does for a GPU is done, up to the driver's call, and what is
 done for CPU tensors alone is not. ATen's own operators are included as the CPU runs them, on a few
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import gc
 import itertools
 import os
@@ -36,10 +38,12 @@ from torch import Tensor
 from torch.utils.benchmark import timer
 
 from detmode import DeterministicMode
-from detmode.cuda import device, host, native
+from detmode.cuda import allocation, device, host, native, python_player
 from detmode.cuda.launch import _plans as plans
+from detmode.cuda.plan import Plan
 from detmode.cuda.rows import interpolation_tables, positions
-from detmode.mode import native_calls
+from detmode.mode import base_mode, native_calls
+from detmode.mode.plans import forget as forget_recorded
 from detmode.mode.substitution import _valid as validated
 from detmode.rules.max_unpool import launch as max_unpool
 from detmode.rules.nll_loss2d import launch as nll_loss2d
@@ -216,6 +220,19 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
 }
 
 
+_RUNTIME = abs, ctypes.memset, ctypes.memmove
+"""Functions that stand for CUDA's, and do as much for memory that is not a GPU's."""
+
+
+class _AsOnGpu(python_player.OnGpu):
+    """Plays plans for CPU tensors as on a GPU."""
+
+    empty = staticmethod(allocation._on_cpu)
+
+    def __init__(self, plan: Plan, _: int) -> None:
+        super().__init__(plan, 0)
+
+
 @contextlib.contextmanager
 def without_launches() -> Iterator[None]:
     """Let launches for CPU tensors do what they do for a GPU's, up to the driver's call."""
@@ -245,6 +262,8 @@ def without_launches() -> Iterator[None]:
         mock.patch.object(max_unpool, "out_of_range", _nothing),
         mock.patch.object(nll_loss2d, "_check_on_host", _nothing),
         mock.patch("detmode.cuda.allocation._poison", lambda tensor: tensor),
+        mock.patch.dict(python_player.WRITERS, cpu=_AsOnGpu),
+        mock.patch.object(device, "runtime_functions", return_value=_RUNTIME),
     ):
         yield
 
@@ -271,6 +290,7 @@ def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
             _past.append(gc.get_referents(plan))
             plan.cache_clear()
     validated.clear()
+    forget_recorded()
     for tables in interpolation_tables._tables.values():
         tables.axes.clear()
         tables.used = 0
@@ -285,29 +305,46 @@ def seconds(function: Any, inputs: Sequence[Arguments]) -> float:
     return (time.thread_time() - start) / len(inputs)
 
 
-def measure(name: str, rounds: int, calls: int, device: str = "cpu") -> tuple[float, float, float]:
-    """The microseconds of a call again and again, with shapes called once, and with new ones."""
+def mode_for(function: Any, args: Arguments, simulate: str | None) -> DeterministicMode:
+    """A mode that has met the call."""
+    with DeterministicMode(simulate=simulate) as mode:
+        function(*args)
+    assert {row.action for row in mode.records} == {"substitute"}, function
+    return mode
+
+
+def measure(
+    name: str, rounds: int, calls: int, device: str = "cpu"
+) -> tuple[float, float, float, float]:
+    """The microseconds of a call by a plan, by its launcher, with shapes called once, and new ones.
+
+    Of shapes that were called once the launcher makes the call.
+    """
     function, make, _ = CALLS[name]
     on_gpu = device == "cuda"
     with torch.device(device):
         same = [make(4)] * calls
-    again, known, new = [], [], []
-    with (
-        contextlib.nullcontext() if on_gpu else without_launches(),
-        DeterministicMode(simulate=None if on_gpu else "cuda") as mode,
-    ):
-        function(*same[0])
-        assert {row.action for row in mode.records} == {"substitute"}, name
+    again, launcher, known, new = [], [], [], []
+    simulate = None if on_gpu else "cuda"
+    with contextlib.nullcontext() if on_gpu else without_launches():
+        with mock.patch.object(base_mode, "plans_of", _nothing):
+            unplanned = mode_for(function, same[0], simulate)
+        planned = mode_for(function, same[0], simulate)
         for _ in range(rounds):
             sizes = itertools.islice(_sizes[name], calls)
             with torch.device(device):
                 # What is called second is as little known to the caches as what is called first.
                 first, second = zip(*[(make(size), make(size)) for size in sizes])
-            forget_shapes(function, first)
-            function(*same[0])
-            for times, called in ((new, first), (known, second), (again, same)):
-                times.append(seconds(function, called))
-    return min(again) * 1e6, min(known) * 1e6, min(new) * 1e6
+            with planned:
+                forget_shapes(function, first)
+                new.append(seconds(function, first))
+                seconds(function, same[:4])
+                again.append(seconds(function, same))
+            with unplanned:
+                function(*same[0])
+                known.append(seconds(function, second))
+                launcher.append(seconds(function, same))
+    return min(again) * 1e6, min(launcher) * 1e6, min(known) * 1e6, min(new) * 1e6
 
 
 def counted_seconds(function: Any, inputs: Sequence[Arguments]) -> float:
@@ -380,16 +417,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         names = [name for name in CALLS if options.only in name]
         compare_with_native(names, options.turns, options.rounds, options.calls)
         return
-    found: dict[str, list[tuple[float, float, float]]] = {
-        name: [] for name in CALLS if options.only in name
-    }
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in CALLS if options.only in name}
     for _, name in in_turns(list(found), options.turns):
         found[name].append(measure(name, options.rounds, options.calls, options.device))
     lines = []
     for name, times in found.items():
-        again, known, new = map(min, zip(*times))
-        lines.append((f"aten::{name}", *_judged(again, CALLS[name][2]), *_judged(new - known, NEW)))
-    print(table(("us of the host", "again", "target", "", "new shape", "target", ""), lines))
+        again, launcher, known, new = map(min, zip(*times))
+        judged = *_judged(again, CALLS[name][2]), *_judged(new - known, NEW)
+        lines.append((f"aten::{name}", f"{launcher:.1f}", *judged, f"{again / launcher:.2f}"))
+    heads = (
+        "us of the host",
+        "launcher",
+        "again",
+        "target",
+        "",
+        "new shape",
+        "target",
+        "",
+        "ratio",
+    )
+    print(table(heads, lines))
     print(
         f"PyTorch {torch.__version__}, {cpu()}, shortest of {options.turns * options.rounds} rounds"
     )

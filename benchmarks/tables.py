@@ -177,7 +177,7 @@ moves the inputs once and the outputs once: geometric means over the inputs."""
 
 
 def documented(found: Sequence[Results]) -> str:
-    """The section of ``docs/performance.md``: every GPU that was measured."""
+    """The section of ``docs/design/measured.md``: every GPU that was measured."""
     if not found:
         return "\n\n".join([NOT_YET, table(targets.HEADS, targets.lines(None), "github")])
     parts = []

@@ -18,6 +18,7 @@ from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
 from detmode.cuda.launch import forget_plans
+from detmode.mode import plans
 from tests.shared import ROOT, needs, selection
 
 pytest_plugins = ["tests.shared.small_table"]
@@ -159,6 +160,7 @@ class LeftOut:
 def new_plans() -> None:
     """Launches are planned anew in each test, which may change what plans depend on."""
     forget_plans()
+    plans.forget()
 
 
 @pytest.fixture

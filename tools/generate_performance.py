@@ -1,4 +1,4 @@
-"""Write the measured figures into pages under ``docs/`` from ``benchmarks/results/``.
+"""Write what was measured, ``benchmarks/results/``, into pages under ``docs/``, and draw the chart.
 
 ``--check`` says whether a page is stale and changes nothing.
 """
@@ -13,10 +13,13 @@ from sections import ROOT
 sys.path[:0] = [str(ROOT / "benchmarks")]
 import compiled
 from compiled import committed
+from ratio_chart import chart
 from results import of_gpus
 from tables import documented
 
-PAGE, COMPILED = ROOT / "docs" / "performance.md", ROOT / "docs" / "compiled-code.md"
+DESIGN = ROOT / "docs" / "design"
+PAGE, COMPILED = DESIGN / "measured.md", DESIGN / "compiled-code.md"
+CHART = ROOT / "docs" / "_static" / "families.svg"
 TOOL = "tools/generate_performance.py"
 
 
@@ -29,7 +32,9 @@ def stale() -> str | None:
     """The fault of a committed section; ``None`` if none has any."""
     for page, content in contents().items():
         if sections.read(page, TOOL) != content.strip():
-            return f"docs/{page.name} is stale; run: python {TOOL}"
+            return f"docs/design/{page.name} is stale; run: python {TOOL}"
+    if CHART.read_text(encoding="utf-8") != chart(of_gpus()[-1]):
+        return f"docs/_static/{CHART.name} is stale; run: python {TOOL}"
     return None
 
 
@@ -39,6 +44,7 @@ def main() -> int:
     if not parser.parse_args().check:
         for page, content in contents().items():
             sections.write(page, TOOL, content)
+        CHART.write_text(chart(of_gpus()[-1]), encoding="utf-8")
         return 0
     wrong = stale()
     if wrong is not None:

@@ -89,7 +89,8 @@ class recording(Undo):
 
     def __enter__(self) -> Recorder:
         torch._C._push_on_torch_dispatch_stack(self.recorder)
-        torch._C._push_on_torch_function_stack(self.recorder.reads)
+        # The recorder does not refer to it: in a circle, the tensors of the call would live on.
+        torch._C._push_on_torch_function_stack(_HostReads(self.recorder))
         _thread.recorder = self.recorder
         return self.recorder
 
@@ -130,13 +131,11 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         problem: the reason why there is no plan; None so far.
-        reads: sees what is read on the host.
     """
 
     def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int]) -> None:
         TorchDispatchMode.__init__(self)
         self.problem: str | None = None
-        self.reads = _HostReads(self)
         self._is_paused = False
         self._writes = tuple(writes)
         # With the slots that each makes.

@@ -59,7 +59,8 @@ _VARIANTS = 8
 
 _count_modes = torch._C._len_torch_dispatch_stack
 _get_trace = torch._C._get_tracing_state
-_of_compiled_code: Any = torch._C._dynamo.guards
+# A version of PyTorch without them would have no plans.
+_guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 _logger = logging.getLogger("detmode.plans")
 _refusals: Counter[tuple[str, str]] = Counter()
 
@@ -189,7 +190,8 @@ def plans_of(overload: OverloadInfo, mode: BaseMode) -> Plans | None:
     """
     actions = [row.rule.action for row in overload.rows]
     if (
-        overload.twin is not None
+        _guards is None
+        or overload.twin is not None
         or mode.forwards_overridden
         or not any(isinstance(action, Substitute) and action.launches for action in actions)
         or "Generator" in str(overload.func._schema)
@@ -370,9 +372,7 @@ class _Matcher:
         """Note the conditions that PyTorch's own functions check."""
         tensors = self._tensors
         sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-        guards = _of_compiled_code.TensorGuards(
-            *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
-        )
+        guards = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         self._conditions.append(f"{self._name(guards.check)}({', '.join(self._names)})")
         if any(tensor.requires_grad for tensor in tensors):
             is_enabled = torch.is_grad_enabled

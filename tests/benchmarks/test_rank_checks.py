@@ -13,7 +13,7 @@ def test_figures_of_the_documentation() -> None:
     (path,) = FOLDER.iterdir()
     measured = RankChecks.read(path)
     assert measured.rows.keys() == MODELS.keys()
-    page = (ROOT / "docs" / "many-ranks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "design" / "checking-ranks.md").read_text(encoding="utf-8")
     _, _, *rows = measured.table().splitlines()
     for row in rows:
         cells = [cell.strip() for cell in row.split("|")[1:-1]]

@@ -53,7 +53,7 @@ def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | Non
 @pytest.mark.thorough
 def test_any_number_of_processes(run_python: Callable[..., Any]) -> None:
     """The two lines of the documentation end with the weights of one process without a stop."""
-    page = (EXAMPLE.parents[1] / "docs" / "many-ranks.md").read_text(encoding="utf-8")
+    page = (EXAMPLE.parents[1] / "docs" / "one-gradient.md").read_text(encoding="utf-8")
     lines = re.findall(r"^torchrun (.* )(examples/any_world_size.py)( .*)$", page, re.MULTILINE)
     assert len(lines) == 2
 

@@ -2,10 +2,12 @@
 
 import configparser
 import re
+from inspect import ismodule
 
 import pytest
 import take_pictures
 
+import detmode
 from detmode.cli.parser import _parsers
 from tests.shared import ROOT
 
@@ -13,7 +15,7 @@ from tests.shared import ROOT
 PAGES = [*sorted(ROOT.glob("docs/**/*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # In MyST, and in HTML where GitHub shows the page; each with a text for who does not see it.
 PICTURE = re.compile(
-    r"\{image\} _static/(\S+\.png)\n:alt: .+\n:class: only-|"
+    r"\{image\} (?:\.\./)?_static/(\S+\.png)\n:alt: .+\n:class: only-|"
     r'(?:srcset|<img src)="docs/_static/(\S+\.png)"(?=>\n  <img| alt=".+">)'
 )
 FILE = re.compile(r"(?<![\w/.-])(?:detmode|tests|tools|docs|benchmarks|examples)/[\w./-]*\w\.\w+")
@@ -63,3 +65,12 @@ def test_pictures():
     assert len(re.findall(r"_static/\S+\.png", text)) == len(PICTURE.findall(text))
     assert max(files.values()) < 60_000
     assert sum(files.values()) < 1_000_000
+
+
+def test_interface():
+    """The summary of the Python interface has every public name of the package."""
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    summary = set(re.findall(r"^   detmode\.(\w+)$", page, re.MULTILINE))
+    names = {name for name in detmode.__all__ if not ismodule(getattr(detmode, name))}
+    # Guarantees are values of one enumeration, which the summary has.
+    assert names - {"GPU_TO_GPU", "RUN_TO_RUN"} == summary

@@ -282,7 +282,7 @@ def test_action(tmp_path):
 
 def test_the_page_of_the_action():
     """It lists the inputs with their defaults, and its workflow gives inputs that there are."""
-    page = (ROOT / "docs" / "how-to" / "github-action.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "pytest-and-ci.md").read_text(encoding="utf-8")
     inputs = {name: each["default"] for name, each in read(ROOT / "action.yml")["inputs"].items()}
     assert dict(re.findall(r"^\| `(\w+)` \| (?:`(.+?)`)? *\|", page, re.MULTILINE)) == inputs
     (workflow,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)

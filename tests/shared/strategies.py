@@ -14,6 +14,7 @@ from detmode.cuda import host
 from detmode.cuda.launch import forget_plans
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import PER_THREAD, Share
+from detmode.mode import plans
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
 from detmode.verify import claims
@@ -81,11 +82,13 @@ def places(draw: st.DrawFn) -> tuple[list[int], int, list[int], int]:
 def planned_with(*patches: AbstractContextManager[object]) -> Iterator[None]:
     """Patches of what plans depend on: nothing is planned otherwise inside, or so behind."""
     forget_plans()
+    plans.forget()
     with ExitStack() as stack:
         for each in patches:
             stack.enter_context(each)
         yield
     forget_plans()
+    plans.forget()
 
 
 def in_schedules(run: Callable[[], Any], seed: int) -> Any:
