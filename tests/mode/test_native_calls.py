@@ -17,6 +17,8 @@ from detmode.cuda import host, native
 from detmode.mode import native_calls
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
+from tests.models.steps import TRAININGS
+from tests.models.test_models import train
 from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs, selection
 from tests.shared.compiled_functions import FUNCTIONS
@@ -172,6 +174,18 @@ def test_a_training(replays, monkeypatch):
     assert same_bits(bits, expected)
     assert by_player == in_python
     assert {"Sequential.0", "Sequential.1.1"} <= {name for row in by_player for name in row[2]}
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(TRAININGS))
+def test_models(name, replays, monkeypatch):
+    """Losses, weights and rows of whole models, over several steps."""
+    results = both(monkeypatch, lambda: train(name, steps=4))
+    ((losses, weights), in_python), ((own_losses, own_weights), by_player) = results
+    assert replays()
+    assert own_losses == losses
+    assert same_bits(list(own_weights.values()), list(weights.values()))
+    assert by_player == in_python
 
 
 def test_the_order_of_the_calls(replays, monkeypatch):
