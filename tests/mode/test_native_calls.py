@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -428,6 +430,32 @@ def test_an_interrupt_in_a_replay(replays, monkeypatch):
         assert torch.equal(calls(), expected)
         assert replays() == before + 1
     assert [row.count for row in mode.records] == [6]
+
+
+ENDS = {
+    "inside a block": "with mode:\n    use()\n    raise SystemExit(0)",
+    "in a block that nobody leaves": "mode.__enter__()\nuse()",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_of_a_program(name, player, monkeypatch):
+    """However it ends, the exit code is its own, and nothing is printed."""
+    monkeypatch.setenv(native.VARIABLE, "1")
+    text = f"""
+import torch
+from detmode import DeterministicMode
+mode = DeterministicMode(intercept="listed", simulate="cuda")
+def use():
+    x = torch.ones(3)
+    for _ in range(20):
+        x.index_add(0, torch.tensor([0, 1]), torch.ones(2))
+{ENDS[name]}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # Memory

@@ -125,12 +125,13 @@ struct Op {
   std::optional<c10::RegistrationHandleRAII> registration;
 };
 
-std::deque<Op> ops;
-Log call_log;
+// Never destroyed: daemon threads may go on while the process ends.
+std::deque<Op>& ops = *new std::deque<Op>;
+Log& call_log = *new Log;
 std::atomic<Table*> active{nullptr};  // null while all calls are Python's
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
-std::vector<Table*> retired;
+std::vector<Table*>& retired = *new std::vector<Table*>;
 PyObject* host_step = nullptr;  // makes a step of a plan on the host
 
 // What a kernel in Python is to learn from the call that it has been handed.
@@ -148,9 +149,8 @@ thread_local uint64_t first_number = 0;  // of the nodes that the thread has mad
 
 enum Role : uint32_t { OTHER, MODULE, ENGINE, USER, UNFIT };  // of the code of a frame
 
-// By address, which may become another object's: a number, and the role in the lowest bits; 0 once
-// it is nobody's. Only who runs a code, or calls a module, asks for its address.
-Chains<uint64_t> objects;
+// By address: a number that no other object gets, with the role in the lowest bits; 0 once gone.
+Chains<uint64_t>& objects = *new Chains<uint64_t>;
 uint64_t n_objects = 0;
 
 // Without loss, so that no two addresses share one.
