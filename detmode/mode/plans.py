@@ -32,6 +32,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
+from detmode.process.by_id import ById
 from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import forward_place
@@ -51,7 +52,7 @@ NOT_PLAYED: Any = object()
 HAS_NO_PLAN: Any = object()
 """In place of the result of a call that has not been made, and never is by a plan."""
 
-_TABLES = 1 << 9
+_OVERLOADS = 1 << 10
 _FORMS = 1 << 11
 """The forms of calls that are remembered of an overload."""
 _VARIANTS = 8
@@ -104,7 +105,6 @@ class Plans:
     """
 
     def __init__(self, overload: OverloadInfo) -> None:
-        self._rows = overload.rows  # their identities are a part of the table's key
         self._form_functions = _FormFunctions(overload.func)
         # Those of a form that was met once have no variants yet.
         self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
@@ -180,32 +180,43 @@ class Plans:
             return None
 
 
-_tables: Bounded[Any, Plans] = Bounded(_TABLES)
+_plans: ById[Bounded[Any, Plans]] = ById()
+"""For each table of rules, those of its overloads under the arguments of a mode."""
 
 
 def plans_of(overload: OverloadInfo, mode: BaseMode) -> Plans | None:
     """Return the plans of an overload under the rules of a mode; ``None`` if it is never planned.
 
-    They outlast the mode: a program may make one for each step.
+    They outlast the mode, as long as its table of rules: a program may make one for each step.
     """
     actions = [row.rule.action for row in overload.rows]
+    substitutes = [action for action in actions if isinstance(action, Substitute)]
     if (
         _guards is None
         or overload.twin is not None
         or mode.forwards_overridden
-        or not any(isinstance(action, Substitute) and action.launches for action in actions)
+        or not any(action.launches for action in substitutes)
+        or not all(_is_launcher(action.function) for action in substitutes)
         or "Generator" in str(overload.func._schema)
     ):
         return None
-    rows = tuple(map(id, overload.rows))
-    key = overload.func, rows, overload.override, mode.policy, mode.simulate
-    return _tables.get(key) or _tables.keep(key, Plans(overload))
+    plans = _plans.get(id(mode.table))
+    if plans is None:
+        plans = _plans.keep(mode.table, Bounded(_OVERLOADS))
+    key = overload.func, overload.override, mode.policy, mode.simulate
+    return plans.get(key) or plans.keep(key, Plans(overload))
+
+
+def _is_launcher(function: Callable[..., Any]) -> bool:
+    """Return whether a substitute is detmode's own: what others write may do what no plan has."""
+    return getattr(function, "__module__", "").partition(".")[0] == __name__.partition(".")[0]
 
 
 def forget() -> None:
     """Let everything be recorded again, where what plans depend on has changed: in tests."""
-    for plans in list(_tables.values()):
-        plans.forget()
+    for of_table in list(_plans.values()):
+        for plans in list(of_table.values()):
+            plans.forget()
 
 
 def _place_of(

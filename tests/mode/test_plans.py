@@ -18,15 +18,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
-from detmode import DeterministicMode
+from detmode import DeterministicMode, Substitute
 from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.mode import base_mode, plans
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
 from detmode.sites.observers import Observer
+from detmode.table.conditions import on
 from detmode.verify.cases import Case, call, cases
 from tests.shared import needs
+from tests.shared.programs import table_of
 from tests.shared.selection import (
     PROFILE,
     Group,
@@ -478,6 +480,23 @@ def test_variants_of_a_form_are_bounded(played: Played) -> None:
                 got = added(x, index, source)
             assert same_bits(got, expected(lambda: added(torch.zeros(5, 3), index, source)))
     assert played.count > plans._VARIANTS
+
+
+def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
+    """A function that a program gives as a substitute may do anything: it gets no plan."""
+    calls = []
+
+    def substitute(
+        self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1
+    ) -> Tensor:
+        calls.append(dim)
+        return self.clone()
+
+    with simulated(rules=table_of("aten::index_add", Substitute(substitute), when=on("cuda"))):
+        for _ in range(5):
+            added(*example())
+    assert len(calls) == 5
+    assert played.count == 0
 
 
 def test_refusals_are_told(caplog: pytest.LogCaptureFixture) -> None:
