@@ -28,10 +28,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _ALIASES = {
     "conditions": "table.conditions",
     "doctor": "environment.doctor",
-    "pytest_plugin": "testing.pytest_plugin",
-    "rule": "table.rule",
-    "sample": "table.samples",
-    "suite": "testing.suite",
 }
 """Modules that programs import by a shorter name."""
 

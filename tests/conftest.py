@@ -1,5 +1,6 @@
 """The command line's selection, Hypothesis' profile, and the tests that a run leaves out."""
 
+import gc
 import inspect
 import math
 import os
@@ -236,6 +237,12 @@ def family_of(item: pytest.Item) -> object:
     given = item.callspec.params if hasattr(item, "callspec") else {}
     of_values = (value.family for value in given.values() if hasattr(value, "family"))
     return given.get("family") or next(of_values, None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collection has made out of garbage collections, which tests begin on purpose."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

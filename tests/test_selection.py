@@ -1,5 +1,6 @@
 """The profiles' choices, and the messages about cases that are checked together."""
 
+import runpy
 import subprocess
 from collections.abc import Callable
 from datetime import date
@@ -65,7 +66,9 @@ def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_share_can_be_asked_for(
-    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    run_python: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """``DETMODE_SHARE`` names it, the run's last lines too, and what is no number is refused."""
     (tmp_path / "test_share.py").write_text(
@@ -76,6 +79,6 @@ def test_a_share_can_be_asked_for(
     found = run_python(*options, DETMODE_SHARE="7", DETMODE_PROFILE="quick")
     assert found.returncode == 0, found.stdout + found.stderr
     assert "DETMODE_SHARE=7 has this one" in found.stdout
-    found = run_python(*options, DETMODE_SHARE="monday")
-    assert found.returncode != 0
-    assert "DETMODE_SHARE is 'monday'; it is the number of a day" in found.stderr
+    monkeypatch.setenv("DETMODE_SHARE", "monday")
+    with pytest.raises(pytest.UsageError, match="'monday'; it is the number of a day, such as 7"):
+        runpy.run_path(selection.__file__)

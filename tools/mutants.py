@@ -258,8 +258,8 @@ COMPILED = (
 SITES = (
     *_seen_by(
         "test_allow.py test_forward_memory.py",
-        ("forward_memory.py", "ByNode.of", "- node.name().endswith(_COPY_SLICES)", ""),
-        ("forward_memory.py", "ForwardMemory._allowed_around", ", *_nodes_around()", ""),
+        ("autograd_nodes.py", "ByNode.of", "- node.name().endswith(COPY_SLICES)", ""),
+        ("forward_memory.py", "ForwardMemory._allowed_around", ", *nodes_around()", ""),
     ),
     *_seen_by(
         "tests/mode test_programs.py",

@@ -31,15 +31,15 @@ class Difference:
     largest: float | None
 
 
-def difference(one: Tensor, other: Tensor) -> Difference | None:
+def difference(first: Tensor, second: Tensor) -> Difference | None:
     """Return the difference of two tensors; ``None`` if dtype, shape and bytes are the same.
 
     NaNs with the same bits are equal; NaNs with different payloads differ, and so do 0.0 and -0.0.
     Strides do not count.
     """
-    ours, others = parts(one), parts(other)
-    if one.shape != other.shape or ours.keys() != others.keys():
-        return Difference(max(one.numel(), other.numel()), None)
+    ours, others = parts(first), parts(second)
+    if first.shape != second.shape or ours.keys() != others.keys():
+        return Difference(max(first.numel(), second.numel()), None)
     differences = [_of_strided(ours[name], others[name]) for name in ours]
     differing = [part for part in differences if part is not None]
     if not differing:
@@ -54,50 +54,50 @@ def largest_of(*sizes: float | None) -> float | None:
     return max(known) if len(known) == len(sizes) else None
 
 
-def same_bits(one: Tensor, other: Tensor) -> bool:
+def same_bits(first: Tensor, second: Tensor) -> bool:
     """Return whether dtype, shape and bytes are the same (see :func:`difference`)."""
-    return one.dtype == other.dtype and difference(one, other) is None
+    return first.dtype == second.dtype and difference(first, second) is None
 
 
-def unequal(one: Tensor, other: Tensor) -> Tensor | None:
+def unequal(first: Tensor, second: Tensor) -> Tensor | None:
     """Return a mask of the elements of two strided tensors that differ in a bit.
 
     Args:
-        one: of any dtype.
-        other: of the same dtype and shape, on the same device.
+        first: of any dtype.
+        second: of the same dtype and shape, on the same device.
 
     Returns:
         bool of shape (n,), in row-major order, on their device; ``None`` if none differs.
     """
-    bytes_of_one, bytes_of_other = as_bytes(one), as_bytes(other)
+    bytes_of_one, bytes_of_other = as_bytes(first), as_bytes(second)
     if torch.equal(bytes_of_one, bytes_of_other):
         return None
     return (bytes_of_one != bytes_of_other).any(1)
 
 
-def gaps(one: Tensor, other: Tensor, where: Tensor) -> Tensor | None:
+def gaps(first: Tensor, second: Tensor, where: Tensor) -> Tensor | None:
     """Return the absolute differences of the elements that ``where`` (bool of shape (n,)) marks.
 
     Returns:
         float64 of shape (k,); ``None`` for packed dtypes, which have no numbers to subtract.
     """
-    wide = torch.complex128 if one.is_complex() else torch.float64
+    wide = torch.complex128 if first.is_complex() else torch.float64
     try:
         # Widened before indexing, because not every dtype can be indexed.
-        a, b = (plain(tensor).to(wide)[where] for tensor in (one, other))
+        a, b = (plain(tensor).to(wide)[where] for tensor in (first, second))
     except (RuntimeError, TypeError):
         return None
     return (a - b).abs()
 
 
-def _of_strided(one: Tensor, other: Tensor) -> Difference | None:
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return Difference(max(one.numel(), other.numel()), None)
-    if one.stride() == other.stride():
-        one, other = once(one), once(other)
-    where = unequal(one, other)
+def _of_strided(first: Tensor, second: Tensor) -> Difference | None:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return Difference(max(first.numel(), second.numel()), None)
+    if first.stride() == second.stride():
+        first, second = once(first), once(second)
+    where = unequal(first, second)
     if where is None:
         return None
-    distances = gaps(one, other, where)
+    distances = gaps(first, second, where)
     largest = math.nan if distances is None else float(distances.max())
     return Difference(int(where.sum()), largest if math.isfinite(largest) else None)

@@ -36,11 +36,11 @@ class _Source(NamedTuple):
     set_state: Callable[[Any], object]
     generator: torch.Generator | None = None
 
-    def differs(self, one: Any, other: Any) -> bool:
+    def differs(self, first: Any, second: Any) -> bool:
         """Return whether two of its states differ."""
         if self.generator is not None:
-            return not torch.equal(one, other)
-        return pickle.dumps(one) != pickle.dumps(other)
+            return not torch.equal(first, second)
+        return pickle.dumps(first) != pickle.dumps(second)
 
 
 class Draws:
@@ -125,8 +125,8 @@ class Draws:
 
 def is_alone() -> bool:
     """Return whether no other thread of Python's is there, but detmode's own."""
-    others = (each for each in threading.enumerate() if each is not threading.current_thread())
-    return all(each.name.startswith("detmode-") for each in others)
+    others = {*threading.enumerate()} - {threading.current_thread()}
+    return all(thread.name.startswith("detmode-") for thread in others)
 
 
 def _sources(effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Source]:
@@ -140,7 +140,7 @@ def _sources(effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         devices = {tensor.device for tensor in tensors_in(values)}
         devices = devices or {torch.device(kwargs.get("device") or "cpu")}
         defaults = default_generators().values()
-        generators += [each for each in defaults if not is_known or _is_of(each, devices)]
+        generators += [default for default in defaults if not is_known or _is_of(default, devices)]
     for generator in generators:
         yield _Source(generator.get_state, generator.set_state, generator)
     if not is_known:
@@ -151,5 +151,5 @@ def _sources(effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _is_of(generator: torch.Generator, devices: set[torch.device]) -> bool:
-    own = generator.device
-    return any(own.type == each.type and each.index in (None, own.index) for each in devices)
+    kind, index = generator.device.type, generator.device.index
+    return any(kind == device.type and device.index in (None, index) for device in devices)

@@ -131,20 +131,20 @@ def data_of(
         passed.sort(key=lambda item: not effects.writes(item[0]))
     arguments: dict[int, tuple[str, Tensor]] = {}
     for name, value in passed:
-        for label, each in _elements(f"mutated {name}", value):
-            if isinstance(each, Tensor):
-                arguments.setdefault(id(each), (label, each))
+        for label, element in _elements(f"mutated {name}", value):
+            if isinstance(element, Tensor):
+                arguments.setdefault(id(element), (label, element))
     results = result if isinstance(result, (list, tuple)) else (result,)
     outputs = {}
     for position, value in enumerate(results):
         if position in effects.undefined:
             continue
-        for label, each in _elements(f"output {position}", value):
-            if isinstance(each, Tensor) and id(each) not in arguments:
-                outputs[label] = each
-            elif isinstance(each, (bool, int, float, complex)):
+        for label, element in _elements(f"output {position}", value):
+            if isinstance(element, Tensor) and id(element) not in arguments:
+                outputs[label] = element
+            elif isinstance(element, (bool, int, float, complex)):
                 with without_modes():
-                    outputs[label] = torch.from_numpy(np.array(each))  # in the widest dtype
+                    outputs[label] = torch.from_numpy(np.array(element))  # in the widest dtype
     if not outputs and not effects.func._schema.is_mutable:
         return {}
     return {**outputs, **dict(arguments.values())}
@@ -153,6 +153,6 @@ def data_of(
 def _elements(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield a value, or each element of a list, with its name."""
     if isinstance(value, (list, tuple)):
-        yield from ((f"{name}[{number}]", each) for number, each in enumerate(value))
+        yield from ((f"{name}[{number}]", element) for number, element in enumerate(value))
     else:
         yield name, value

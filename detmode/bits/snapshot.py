@@ -105,12 +105,12 @@ class Snapshot:
     def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as they were, in new memory."""
         storages = {number: span.copy() for number, span in self._spans.items()}
-        made: dict[int, Tensor] = {}
+        copies: dict[int, Tensor] = {}
 
         def copied(tensor: Tensor) -> Tensor:
-            if id(tensor) not in made:
-                made[id(tensor)] = self._tensor(tensor, storages)
-            return made[id(tensor)]
+            if id(tensor) not in copies:
+                copies[id(tensor)] = self._tensor(tensor, storages)
+            return copies[id(tensor)]
 
         args, kwargs = _changed(self._call, copied)
         return args, kwargs
@@ -135,10 +135,10 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {name: _changed(each, change) for name, each in value.items()}
+        return {name: _changed(item, change) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        each_changed = [_changed(each, change) for each in value]
-        return each_changed if isinstance(value, list) else tuple(each_changed)
+        changed = [_changed(item, change) for item in value]
+        return changed if isinstance(value, list) else tuple(changed)
     return value
 
 

@@ -11,6 +11,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,8 +106,8 @@ class Source:
         Both compilers refuse a struct of another size than a launch packs.
         """
         text = expand(self.path)
-        parameters = (each for kernel in kernels_of(text).values() for each in kernel)
-        sizes = {each.kind: 8 * len(each.members) for each in parameters if each.members}
+        parameters = chain.from_iterable(kernels_of(text).values())
+        sizes = {item.kind: 8 * len(item.members) for item in parameters if item.members}
         asserted = (
             f'static_assert(sizeof({name}) == {size}, "{name} has hidden members or padding");\n'
             for name, size in sorted(sizes.items())
@@ -176,9 +177,9 @@ def _types(entry: str) -> set[str]:
     """
     named = set(_TYPE.findall(entry))
     for group in (REDUCED, FLOATING + COMPLEX, INTEGRAL):
-        found = named & {CTYPES[dtype] for dtype in group}
-        if found:
-            return found
+        types = named & {CTYPES[dtype] for dtype in group}
+        if types:
+            return types
     return set()
 
 
@@ -190,16 +191,16 @@ def sources_of(function: Callable[..., Any]) -> tuple[Source, ...]:
     while isinstance(function, functools.partial):
         function = function.func
     packages = {name.partition(".")[0] for name in (function.__module__, __name__)}
-    found: dict[Source, None] = {}
+    sources: dict[Source, None] = {}
     modules = [function.__module__]
     for module in modules:
         for value in vars(sys.modules[module]).values():
             if isinstance(value, Source):
-                found[value] = None
+                sources[value] = None
             name = getattr(value, "__name__" if isinstance(value, ModuleType) else "__module__", "")
             if name in sys.modules and name not in modules and name.partition(".")[0] in packages:
                 modules.append(name)
-    return tuple(found)
+    return tuple(sources)
 
 
 def expand(path: Path) -> str:
@@ -234,13 +235,13 @@ def _expand(path: Path, seen: set[Path], lines: list[str]) -> None:
             )
         name = quoted.strip('"')
         candidates = (path.parent / name, INCLUDE_DIRECTORY / name)
-        found = next((c for c in candidates if c.is_file()), None)
-        if found is None:
+        file = next((c for c in candidates if c.is_file()), None)
+        if file is None:
             raise CompileError(f'{path}:{number}: included file "{name}" not found')
-        if found.resolve() in seen:
+        if file.resolve() in seen:
             lines.append("")
             continue
-        _expand(found, seen, lines)
+        _expand(file, seen, lines)
         lines.append(f'#line {number + 1} "{path.name}"')
 
 

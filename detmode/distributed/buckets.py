@@ -199,7 +199,7 @@ def _buckets(
     filling: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
     for parameter in reversed(parameters):
         inside = filling.setdefault((parameter.dtype, parameter.device), [])
-        if inside and sum(each.nbytes for each in (*inside, parameter)) > size:
+        if inside and sum(tensor.nbytes for tensor in (*inside, parameter)) > size:
             buckets.append(_Bucket(inside, formats[parameter.dtype]))
             inside.clear()
         inside.append(parameter)

@@ -71,7 +71,7 @@ def flag_is_off(rule: Rule) -> str:
     return f"torch.use_deterministic_algorithms was turned off inside the block ({rule.because})"
 
 
-class PlacedText(str):
+class _PlacedText(str):
     """A message that knows the user's line, for those that show errors.
 
     Args:
@@ -81,20 +81,20 @@ class PlacedText(str):
 
     site: str
 
-    def __new__(cls, text: str, site: str = "") -> PlacedText:
+    def __new__(cls, text: str, site: str = "") -> _PlacedText:
         """Make the text; what unpickles it gives the site later."""
         placed = super().__new__(cls, text)
         placed.site = site
         return placed
 
 
-def with_place(text: str, site: str, module: str | None, remedy: str | None) -> PlacedText:
+def with_place(text: str, site: str, module: str | None, remedy: str | None) -> _PlacedText:
     """Return the whole message, PyTorch's text first, so that code that matches it still does."""
     where = f"{site} ({module})" if module else site
-    return PlacedText(f"{text}\n  at {where}\n  {remedy}", site)
+    return _PlacedText(f"{text}\n  at {where}\n  {remedy}", site)
 
 
 def site_of(error: BaseException) -> str | None:
     """Return the user's line, as "file:line", of a refused call; None for any other error."""
     text = error.args[0] if error.args else None
-    return text.site if isinstance(text, PlacedText) else None
+    return text.site if isinstance(text, _PlacedText) else None

@@ -38,7 +38,7 @@ from detmode.process.bounded import Bounded
 from detmode.process.dispatch import own_calls, untrace_dispatch
 from detmode.process.undo import Lock
 from detmode.sites import lines
-from detmode.sites.forward_memory import process
+from detmode.sites.elsewhere import process
 from detmode.table.call_site import Note
 from detmode.table.rule import Substitute
 from detmode.table.variants import variant_of

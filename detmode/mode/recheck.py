@@ -288,10 +288,10 @@ class Recheck:
         """Digest what a call gave at first and again, without waiting for it."""
         pairs = []
         for name in dict.fromkeys((*first, *second)):
-            one, other = first.get(name), second.get(name)
+            once, again = first.get(name), second.get(name)
             # The first is so for an argument that is not written.
-            if not (one is other or _are_same_on_host(one, other)):
-                pairs.append(self._pair(name, one, other))
+            if not (once is again or _are_same_on_host(once, again)):
+                pairs.append(self._pair(name, once, again))
         if pairs:
             self._waiting.append(call.made_twice(pairs))
         self._made_twice += 1
@@ -299,11 +299,11 @@ class Recheck:
 
     def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
         """Digest the two results of one name; a missing one counts as empty."""
-        one, other = (torch.empty(0, device="cpu") if side is None else side for side in sides)
+        once, again = (torch.empty(0, device="cpu") if side is None else side for side in sides)
         if self._digests is None:
             self._digests = Digests()
-        numbers = self._digests.add(to_digest(one)), self._digests.add(to_digest(other))
-        return _Pair(name, (_form_of(one), _form_of(other)), numbers)
+        numbers = self._digests.add(to_digest(once)), self._digests.add(to_digest(again))
+        return _Pair(name, (_form_of(once), _form_of(again)), numbers)
 
     def _take(self) -> tuple[VaryingCall, ...]:
         """Read the digests of the window; return the calls whose digests differ."""
@@ -338,19 +338,19 @@ def _form_of(tensor: Tensor) -> str:
     return form_of(tensor).partition(" strides")[0]
 
 
-def _are_same_on_host(one: Tensor | None, other: Tensor | None) -> bool:
+def _are_same_on_host(first: Tensor | None, second: Tensor | None) -> bool:
     """Return whether two CPU tensors have the same bits, sooner than their digests would tell."""
     if (
-        one is None
-        or other is None
-        or not (one.is_cpu and other.is_cpu and is_strided(one) and is_strided(other))
-        or one.is_quantized
-        or (one.dtype, one.shape) != (other.dtype, other.shape)
+        first is None
+        or second is None
+        or not (first.is_cpu and second.is_cpu and is_strided(first) and is_strided(second))
+        or first.is_quantized
+        or (first.dtype, first.shape) != (second.dtype, second.shape)
     ):
         return False
-    if _is_plain(one) and _is_plain(other):
-        return bool(_memcmp(one.data_ptr(), other.data_ptr(), one.nbytes) == 0)
-    return np.array_equal(as_bytes(one).numpy(), as_bytes(other).numpy())
+    if _is_plain(first) and _is_plain(second):
+        return bool(_memcmp(first.data_ptr(), second.data_ptr(), first.nbytes) == 0)
+    return np.array_equal(as_bytes(first).numpy(), as_bytes(second).numpy())
 
 
 def _is_plain(tensor: Tensor) -> bool:

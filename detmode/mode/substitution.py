@@ -309,13 +309,13 @@ def _check_no_overlap(
         )
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _overlap(target: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Return whether two dense tensors share memory; ATen does not check others."""
-    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+    if target.untyped_storage()._cdata != tensor.untyped_storage()._cdata:
         return False
-    if not (one.numel() and other.numel() and _is_dense(one) and _is_dense(other)):
+    if not (target.numel() and tensor.numel() and _is_dense(target) and _is_dense(tensor)):
         return False
-    (start, end), (first, last) = extent_of(one), extent_of(other)
+    (start, end), (first, last) = extent_of(target), extent_of(tensor)
     return start < last and first < end
 
 

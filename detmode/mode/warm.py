@@ -90,15 +90,15 @@ def warm(
     random.Random(os.getpid()).shuffle(jobs)
     unit = "libraries" if place.type == "cpu" else "kernels"
     compiled: list[str] = []
-    found: list[str] = []
+    cached: list[str] = []
     for source, entries in progress(jobs, "compiling", unit):
         new = cuda.load(source, entries, place)
         for entry in entries:
-            (compiled if entry in new else found).append(f"{source.name}: {entry}")
+            (compiled if entry in new else cached).append(f"{source.name}: {entry}")
     if native.is_wanted() and (is_new := native.prepare()) is not None:
-        (compiled if is_new else found).append("the player in C++")
+        (compiled if is_new else cached).append("the player in C++")
     warmed = Warmed(
-        place, tuple(sorted(compiled)), tuple(sorted(found)), time.perf_counter() - start
+        place, tuple(sorted(compiled)), tuple(sorted(cached)), time.perf_counter() - start
     )
     logger_for(None).info("%s", warmed)
     return warmed

@@ -71,16 +71,16 @@ SCALARS = frozenset({int, float, bool, str, type(None)})
 
 def tensors_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors among ``values``, and in lists and tuples among them, nested ones too."""
-    found = []
+    tensors = []
     for value in values:
         kind = type(value)
         if kind in SCALARS:
             continue
         # The quickest first.
         if kind is torch.Tensor:
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
+            tensors += tensors_in(value)
         elif isinstance(value, torch.Tensor):
-            found.append(value)
-    return found
+            tensors.append(value)
+    return tensors

@@ -84,16 +84,16 @@ def align(
             at = (anchor[0] + 1, anchor[1] + 1)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Return the number of calls that are the same at the beginning."""
     return next(
-        (n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other))
+        (n for n, (a, b) in enumerate(zip(first, second)) if a != b), min(len(first), len(second))
     )
 
 
-def _anchors(one: Sequence[int], other: Sequence[int], begin: int) -> list[tuple[int, int]]:
+def _anchors(first: Sequence[int], second: Sequence[int], begin: int) -> list[tuple[int, int]]:
     """Return a longest chain of calls that occur once in each run, in the same order in both."""
-    places = [_once(sequence, begin) for sequence in (one, other)]
+    places = [_once(sequence, begin) for sequence in (first, second)]
     shared = sorted((i, places[1][token]) for token, i in places[0].items() if token in places[1])
     # By length of a chain: the smallest second position that ends one, and that chain's links.
     ends: list[int] = []

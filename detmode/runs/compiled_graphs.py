@@ -22,7 +22,8 @@ from torch import Tensor
 from torch._guards import TracingContext
 
 from detmode.process.patched import Patched
-from detmode.sites.call_sites import CallSites
+from detmode.sites.forward_memory import ForwardMemory
+from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import observer
 from detmode.sites.user_files import is_inductors, is_users
 from detmode.table.call_site import CallSite
@@ -121,21 +122,25 @@ CALL: Patched = Patched(
 """The call of a graph, which shows it to the innermost observer."""
 
 
-def graph_of(compiled: Any, places: CallSites, functions: dict[str, str]) -> Graph:
+def graph_of(
+    compiled: Any, memory: ForwardMemory, paths: ModulePaths, functions: dict[str, str]
+) -> Graph:
     """Return what is known of a graph that is about to be called.
 
     Args:
         compiled: as Inductor has made it.
-        places: finds the place of the forward, for a backward.
+        memory: finds the place of the forward, for a backward.
+        paths: those of the modules.
         functions: the names of the functions, by their places.
     """
     options = compiled.fx_kwargs
     if options.get("is_backward"):
-        place, direction = places.of_call(()), "backward"
+        place, direction = memory.place_of_call(paths, ()), "backward"
         function = functions.get(place.site.text, "<unknown>")
     else:
         frame, direction = _function(), "forward"
-        place = places.of_function(frame, makes_node=not options.get("is_inference"))
+        makes_node = not options.get("is_inference")
+        place = memory.place_of_function(paths, frame, makes_node=makes_node)
         function = functions[place.site.text] = _name_of(frame)
     mutated = tuple(compiled.mutated_input_idxs)
     return Graph(f"{GRAPH}{function}[{direction}]", place, mutated, compiled.source_code or "")

@@ -272,10 +272,14 @@ class _Diff:
         self, divergences: Iterable[Divergence | None], dumped: Container[tuple[int, int]]
     ) -> tuple[tuple[CallName, ...], tuple[CallName, ...]]:
         """Return for each run the calls to dump, whose tensors explain more than seeds do."""
-        explaining = [each for each in divergences if each and each.kind not in _NOT_BY_TENSORS]
+        explaining = dict.fromkeys(
+            (divergence.first, divergence.second)
+            for divergence in divergences
+            if divergence and divergence.kind not in _NOT_BY_TENSORS
+        )
         unseen = [
             (self._first.name_of(mine.number), self._second.name_of(theirs.number))
-            for mine, theirs in dict.fromkeys((each.first, each.second) for each in explaining)
+            for mine, theirs in explaining
             if mine and theirs and (mine.number, theirs.number) not in dumped
             if not self._first.is_graph(mine.number)
         ]
@@ -297,34 +301,36 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
 
 
 def _parts(
-    one: TraceIndex, other: TraceIndex, i: int | None, j: int | None, place: int
+    first: TraceIndex, second: TraceIndex, i: int | None, j: int | None, place: int
 ) -> dict[tuple[Any, ...], TakenPart]:
     """Return the part that is taken in the collective that two aligned calls are."""
-    mine = None if i is None else one.collectives.get(i)
-    theirs = None if j is None else other.collectives.get(j)
+    mine = None if i is None else first.collectives.get(i)
+    theirs = None if j is None else second.collectives.get(j)
     if mine == theirs is None:
         return {}
-    known = [each for each in (mine, theirs) if each is not None]
+    known = [part for part in (mine, theirs) if part is not None]
     keys = {collective.key for collective, _, _ in known}
     # A call that only one run makes has no inputs in the other one.
     same = len(known) == 2 and len(keys) == 1
     if same and i is not None and j is not None:
-        same = one.inputs[i] == other.inputs[j]
+        same = first.inputs[i] == second.inputs[j]
     whole = (all(inputs for _, inputs, _ in known), all(results for _, _, results in known))
-    return {each[0].key: TakenPart(each[0], place, same, *whole) for each in known}
+    return {part[0].key: TakenPart(part[0], place, same, *whole) for part in known}
 
 
-def _shared_differ(one: TraceIndex, i: int, other: TraceIndex, j: int) -> bool:
+def _shared_differ(first: TraceIndex, i: int, second: TraceIndex, j: int) -> bool:
     """Return whether a collective gave two ranks different results that they should share."""
-    if one.shared.get(i) == other.shared.get(j):
+    if first.shared.get(i) == second.shared.get(j):
         return False
-    mine, theirs = one.collectives.get(i), other.collectives.get(j)
+    mine, theirs = first.collectives.get(i), second.collectives.get(j)
     return mine is None or theirs is None or mine[0].group.members == theirs[0].group.members
 
 
-def _drifts(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+def _drifts(first: tuple[int, int] | None, second: tuple[int, int] | None) -> bool:
     """Return whether a call makes tensors differ that were the same before."""
-    return one is not None and other is not None and one[0] == other[0] and one[1] != other[1]
+    return (
+        first is not None and second is not None and first[0] == second[0] and first[1] != second[1]
+    )
 
 
 def _divergence(

@@ -35,7 +35,9 @@ from detmode.runs.compiled_graphs import (
     is_compilers_own,
     running,
 )
-from detmode.sites.call_sites import CallSites
+from detmode.sites.forward_memory import forward_memory
+from detmode.sites.graph_nodes import site_from
+from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import Observer
 from detmode.sites.sharding import is_propagation, is_wrapper
 from detmode.table.call_site import CallSite
@@ -66,7 +68,8 @@ class RunObserver(Observer):
     @untraced
     def __enter__(self: _Self) -> _Self:
         hand_over_to(type(self))
-        self._places = CallSites()
+        self._forward, self._paths = forward_memory(), ModulePaths()
+        self._forward.begin_observing()
         self._functions: dict[str, str] = {}
         undo = Undo()
         self._blocks.append(undo)
@@ -133,7 +136,7 @@ class RunObserver(Observer):
         if original is not None:
             site = kwargs.pop(SITE)
             func, run = original, functools.partial(run, site=site)
-            place = self._places.of_twin(site)
+            place, *_ = site_from(site, self._forward.caller())
         elif running.graph is not None:
             place = running.graph.place
         return super().observe(func, args, kwargs, run, place)
@@ -143,7 +146,7 @@ class RunObserver(Observer):
         if self._thread.is_inside:
             return run(inputs)
         outer = running.graph
-        graph = running.graph = graph_of(compiled, self._places, self._functions)
+        graph = running.graph = graph_of(compiled, self._forward, self._paths, self._functions)
         try:
             return self._observe_graph(graph, inputs, run)
         finally:

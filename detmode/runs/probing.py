@@ -116,7 +116,7 @@ class Probe(RunObserver):
             if known is None:
                 known = self._overloads[func] = self._facts_of(func)
             effects, reason = known
-            place = place or self._places.of_call(inputs)
+            place = place or self._forward.place_of_call(self._paths, inputs)
             call = _Probed(effects, args, kwargs, run, place)
             reason = reason or why_not(effects, inputs, values)
             if reason is not None:

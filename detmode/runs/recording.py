@@ -210,7 +210,7 @@ class record(RunObserver):
             return run(*args, **kwargs)
         with self._lock:
             call = self._recorder.begin(func, args, kwargs, self._calls)
-            place = place or self._places.of_call(call.inputs)
+            place = place or self._forward.place_of_call(self._paths, call.inputs)
             self._running += 1
         try:
             result = run(*args, **kwargs)

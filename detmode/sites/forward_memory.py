@@ -11,16 +11,19 @@ import functools
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from detmode.process.bounded import Bounded
 from detmode.process.undo import Undo
+from detmode.sites.autograd_nodes import COPY_SLICES, ByNode, may_be_made_by, nodes_around
+from detmode.sites.cells import place_in
+from detmode.sites.elsewhere import process
 from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import (
     backward_site,
@@ -30,38 +33,15 @@ from detmode.sites.lines import (
     site_of,
 )
 from detmode.sites.module_path import ModulePaths
-from detmode.table.call_site import CallSite, Note
+from detmode.sites.user_files import is_users
+from detmode.table.call_site import CallSite, Note, Site
 from detmode.table.names import matches
-
-T = TypeVar("T")
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _get_frame = sys._getframe
 _current_node = torch._C._current_autograd_node
 _FunctionBase = torch._C._FunctionBase
-_APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
-_COPY_SLICES = "CopySlices"
-_NOTES = 1 << 16
 _INTERVALS = 1 << 12
-_NAMES = 1 << 12
-
-
-class Elsewhere(Protocol):
-    """A player in C++, which makes calls, and notes forward calls for their backward."""
-
-    def note(self, number: int, note: Note) -> bool:
-        """Take over the note of a call that was made in Python; false if another made the node.
-
-        Args:
-            number: of its autograd node.
-            note: the facts.
-        """
-
-    def noted(self) -> list[Note]:
-        """Return the note of the forward call whose backward runs here, if there is one."""
-
-    def region_opened(self) -> None:
-        """Let Python make all calls, which looks at the regions."""
 
 
 class Placed(Protocol):
@@ -97,35 +77,6 @@ class Region:
     undo: Undo
 
 
-class ByNode(Generic[T]):
-    """Values for autograd nodes, by their numbers.
-
-    Numbers belong to the thread that makes the node: those of autograd's own threads
-    (recomputation, double backward) may repeat this thread's.
-    """
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._own: Bounded[int, T] = Bounded(_NOTES)
-        self.foreign: Bounded[int, T] = Bounded(_NOTES)
-
-    @property
-    def mine(self) -> Bounded[int, T]:
-        """The values for the nodes that the current thread makes."""
-        return self._own if threading.get_ident() == self._thread else self.foreign
-
-    @property
-    def repeats(self) -> bool:
-        """True if the current thread's numbers may repeat, because several threads share them."""
-        return self.mine is self.foreign
-
-    def of(self, node: torch.autograd.graph.Node) -> list[T]:
-        """Return the candidates for a node's value: one, or two if numbers repeat."""
-        # Writing to a view: the node of the copy is made right after the one of the operator.
-        number = node._sequence_nr() - node.name().endswith(_COPY_SLICES)
-        return list(filter(None, (self._own.get(number), self.foreign.get(number))))
-
-
 class ForwardMemory:
     """The memory of one thread: forward calls, and open and past allow regions.
 
@@ -139,6 +90,8 @@ class ForwardMemory:
         self._places: ByNode[CallSite] = ByNode()
         # Of nodes that compiled graphs make, the place where the graph was called.
         self._callers: ByNode[CallSite] = ByNode()
+        # The first node that an observer may have seen being made.
+        self._observed_from = 0
         self._active: list[Region] = []
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
@@ -170,9 +123,9 @@ class ForwardMemory:
         name, notes = node.name(), self._notes.of(node)
         if not notes and process.elsewhere is not None:
             notes = process.elsewhere.noted()
-        if name.endswith(_COPY_SLICES):
+        if name.endswith(COPY_SLICES):
             return notes
-        return [note for note in notes if _may_be_made_by(note.names[0], name)]
+        return [note for note in notes if may_be_made_by(note.names[0], name)]
 
     def find_site(self, call: Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
@@ -220,8 +173,8 @@ class ForwardMemory:
             ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
         """
         site, overload = None, ""
-        if (found := nearest_place(frame, paths, exact=exact)) is not None:
-            user, site, is_graphs = found
+        if (nearby := nearest_place(frame, paths, exact=exact)) is not None:
+            user, site, is_graphs = nearby
             if is_graphs:
                 caller = self.caller()
                 place, overload = place_of(user, caller, paths)
@@ -268,19 +221,52 @@ class ForwardMemory:
         if process.elsewhere is None or process.elsewhere.note(number, note):
             self._notes.mine.keep(number, note)
 
-    def remember_place(self, place: CallSite, since: int) -> None:
-        """Note the site of the call that makes the newest autograd node, if it makes one.
+    def begin_observing(self) -> None:
+        """Remember places for an observer, which has not seen the calls that made older nodes."""
+        self._observed_from = _get_sequence_nr()
+
+    def place_of_call(self, paths: ModulePaths, inputs: Iterable[Tensor] | None = None) -> CallSite:
+        """Return the place of the call being dispatched; in backward, that of the forward call.
 
         Args:
-            place: of the call.
-            since: the number of the first node to consider; an observer has not seen the calls
-                that made older ones.
+            paths: those of the modules.
+            inputs: the call's tensors, which tell whether a backward will refer to it. Without
+                them it may, if the call is the first one since an autograd node was made.
         """
+        place = self._observed_place(paths)
+        if inputs is None or any(tensor.requires_grad for tensor in inputs):
+            self._remember_place(place)
+        return place
+
+    def place_of_function(
+        self, paths: ModulePaths, frame: FrameType | None, *, makes_node: bool
+    ) -> CallSite:
+        """Return the place of a compiled function that is being called: where it begins.
+
+        Args:
+            paths: those of the modules.
+            frame: of the function; of one of PyTorch's own, its place is where it is called.
+            makes_node: true if a backward will refer to the call.
+        """
+        place = self._observed_place(paths)
+        if frame is not None and is_users(frame.f_code.co_filename):
+            file, line = frame.f_code.co_filename, frame.f_code.co_firstlineno
+            place = CallSite(Site(place_in(file, line), file, line), place.module)
+        if makes_node:
+            self._remember_place(place)
+        return place
+
+    def _observed_place(self, paths: ModulePaths) -> CallSite:
+        place, _ = self.locate(_get_frame(), self.current_place(), paths, exact=True)
+        return place or CallSite(backward_site(), None)
+
+    def _remember_place(self, place: CallSite) -> None:
+        """Note the place of the call that makes the newest autograd node, if it makes one."""
         number = _get_sequence_nr() - 1
         if not self._places.repeats:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
-            if number >= since and number not in self._places.mine:
+            if number >= self._observed_from and number not in self._places.mine:
                 self._places.mine.keep(number, place)
         elif torch.is_grad_enabled():
             self._places.mine.keep(number, place)
@@ -304,9 +290,9 @@ class ForwardMemory:
         A graph has neither the path of the module that calls it, since modules of one class share
         the graph, nor the user's line, if all its own are in PyTorch.
         """
-        found = nearest_place(frame, paths)
-        user = nearest(found[0]) if found is not None else None
-        caller = CallSite(site_of(user), found[1].module) if found and user is not None else None
+        nearby = nearest_place(frame, paths)
+        user = nearest(nearby[0]) if nearby is not None else None
+        caller = CallSite(site_of(user), nearby[1].module) if nearby and user is not None else None
         start, outer = _get_sequence_nr(), _current.caller
         _current.caller = caller
         try:
@@ -354,7 +340,7 @@ class ForwardMemory:
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
         if self._notes.foreign:
             return []
-        nodes = [node, *_nodes_around()] if isinstance(node, _FunctionBase) else [node]
+        nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
 
     def override_of(self, call: Placed, overrides: Mapping[str, str]) -> str | None:
@@ -377,15 +363,6 @@ class ForwardMemory:
         ]
 
 
-def _nodes_around() -> Iterator[torch.autograd.graph.Node]:
-    """Return the nodes of autograd functions in whose backward, written in Python, this is."""
-    frame: FrameType | None = _get_frame(1)
-    while frame is not None:
-        if frame.f_code is _APPLY:
-            yield frame.f_locals["self"]
-        frame = frame.f_back
-
-
 def forward_place(paths: ModulePaths) -> CallSite | None:
     """Return the place of a call outside backward and compiled graphs; ``None`` for others.
 
@@ -400,44 +377,18 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
     return None if place is None or place[2] else place[1]
 
 
-@functools.lru_cache(_NAMES)
-def _may_be_made_by(operator: str, node: str) -> bool:
-    """Return whether a call of ``operator`` may have made a node named ``node``.
-
-    PyTorch names a node after its operator: ``MaxPool2DWithIndicesBackward0``. Nodes of C++ and of
-    registered operators have other names, which say nothing.
-    """
-    if "::" in node or node.startswith("GeneratedBackwardFor"):
-        return True
-    made = operator.partition("::")[2].replace("_", "") + "backward"
-    return node.lower().startswith(made.replace("forwardbackward", "backward"))
-
-
 class _Current(threading.local):
     caller: CallSite | None = None
     """The place from which the thread calls a compiled graph."""
 
 
-class _Process:
-    """The state of all threads.
-
-    Attributes:
-        elsewhere: the player in C++; ``None`` if there is none.
-        had_regions: true once any thread has entered an allow region.
-    """
-
-    elsewhere: Elsewhere | None = None
-    had_regions = False
-
-
-process = _Process()
 _current = _Current()
 _local = threading.local()
 
 
 def forward_memory() -> ForwardMemory:
     """Return the memory of the current thread."""
-    found: ForwardMemory | None = getattr(_local, "memory", None)
-    if found is None:
-        found = _local.memory = ForwardMemory()
-    return found
+    memory: ForwardMemory | None = getattr(_local, "memory", None)
+    if memory is None:
+        memory = _local.memory = ForwardMemory()
+    return memory

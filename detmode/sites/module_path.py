@@ -18,13 +18,13 @@ def _step(parent: Module, child: Module) -> str:
     while level:
         below = []
         for above, module in level:
-            for name, each in module.named_children():
+            for name, inner in module.named_children():
                 path = above if name == _COMPILED else f"{above}.{name}"
-                if each is child:
+                if inner is child:
                     return path
-                if each not in seen:
-                    seen.add(each)
-                    below.append((path, each))
+                if inner not in seen:
+                    seen.add(inner)
+                    below.append((path, inner))
         level = below
     return f".{type(child).__name__}"
 
@@ -70,8 +70,8 @@ class ModulePaths:
         node = self._recomputed if recomputed else self._called
         above: Module | None = None
         for module in modules:
-            found = node.children.get(id(module))
-            if found is None:
+            child = node.children.get(id(module))
+            if child is None:
                 known = self.known.get(id(module))
                 if above is not None:
                     path = node.path + _step(above, module)
@@ -83,6 +83,6 @@ class ModulePaths:
                     if known is not None and self.on_rename is not None:
                         self.on_rename()
                     self.known.keep(module, path)
-                found = node.children.keep(module, _Node(path))
-            node, above = found, module
+                child = node.children.keep(module, _Node(path))
+            node, above = child, module
         return node.path

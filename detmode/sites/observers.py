@@ -95,9 +95,9 @@ _observers: weakref.WeakSet[Observer] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for each in _observers:
-        each._is_inherited = each._thread.is_inside = True
-        each._lock = threading.Lock()
+    for observer in _observers:
+        observer._is_inherited = observer._thread.is_inside = True
+        observer._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,8 +11,8 @@ _PACKAGES = re.compile(r".*?[/\\](?:site|dist)-packages[/\\]")
 
 def installed_part(file: str) -> str | None:
     """The path of a file below the folder that packages are installed in; else ``None``."""
-    found = _PACKAGES.match(file)
-    return None if found is None else file[found.end() :]
+    match = _PACKAGES.match(file)
+    return None if match is None else file[match.end() :]
 
 
 @dataclass(frozen=True, slots=True)

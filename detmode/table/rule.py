@@ -116,7 +116,7 @@ class Allow(Action):
 
 
 @runtime_checkable
-class KernelEvidence(Protocol):
+class _KernelEvidence(Protocol):
     """The part of a :class:`detmode.Certificate` that a rule uses."""
 
     @property
@@ -159,7 +159,7 @@ class Rule(Value):
     since: str | None = None
     until: str | None = None
     because: str
-    certificate: KernelEvidence | None = None
+    certificate: _KernelEvidence | None = None
 
     def __post_init__(self) -> None:
         def refuse(what: str) -> None:
@@ -190,7 +190,7 @@ class Rule(Value):
         if not isinstance(self.because, str) or not self.because.strip() or "\n" in self.because:
             refuse("because must be one line that says why")
         if self.certificate is not None:
-            if not isinstance(self.certificate, KernelEvidence):
+            if not isinstance(self.certificate, _KernelEvidence):
                 refuse(f"certificate must be a detmode.Certificate, got {self.certificate!r}")
             if not isinstance(self.action, Refuse) and not self.certificate.is_order_independent:
                 refuse(

@@ -95,11 +95,10 @@ class RuleTable(Value):
         return cls._of(rows, forwards)
 
     def __add__(self, other: RuleTable | Iterable[Rule]) -> RuleTable:
-        if not isinstance(other, RuleTable):
-            other = RuleTable(other)
-        shadowed = {_key(row) for row in other._rows}
+        added = other if isinstance(other, RuleTable) else RuleTable(other)
+        shadowed = {_key(row) for row in added._rows}
         remaining = [row for row in self._rows if _key(row) not in shadowed]
-        return RuleTable._of([*other._rows, *remaining], self._forwards | other._forwards)
+        return RuleTable._of([*added._rows, *remaining], self._forwards | added._forwards)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self._rows)

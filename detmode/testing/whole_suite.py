@@ -148,8 +148,8 @@ class WholeSuite:
         except baseline.BaselineError as error:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return str(error)
-        kept = f"; kept {len(earlier)} more, as {absent}" if earlier else ""
-        return f"wrote {len(keys)} to {self._file}{kept}"
+        rest = f"; kept {len(earlier)} more, as {absent}" if earlier else ""
+        return f"wrote {len(keys)} to {self._file}{rest}"
 
     def _write_sarif(self, session: pytest.Session, file: Path) -> str:
         new = self._new()

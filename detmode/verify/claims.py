@@ -157,7 +157,7 @@ def check_truth(case: Case, device: str = "host") -> _Errors:
             # The family's reference decides: ATen's CPU kernel may choose another index among
             # equal values.
             theirs = None
-        what = special_difference(mine, *(each[position] for each in references))
+        what = special_difference(mine, *(reference[position] for reference in references))
         if what is not None:
             raise ClaimError(f"{case}: {what}; see detmode/rules/{case.family}/kernels.cu")
         errors, error, allowed = compare_errors(mine, theirs, true, magnitude, of_each=of_each)
@@ -181,7 +181,7 @@ def check_last_stays(
     Raises:
         ClaimError: it does not.
     """
-    if not same_bits([each.cpu() for each in ours], [assigned]):
+    if not same_bits([result.cpu() for result in ours], [assigned]):
         raise ClaimError(
             f"{case}:{inputs} a destination does not keep the bits of its last source; see how "
             f"detmode/rules/{case.family}/launch.py finds the last sources"
@@ -215,7 +215,7 @@ def _check_form(
 def _meta_results(case: Case) -> tuple[torch.Tensor, ...] | None:
     """Return meta results by PyTorch's shape rules; ``None`` if there are none."""
     arguments = case.sample.arguments(case.dtype)
-    if any(each.layout is not torch.strided for each in tensors_of(tuple(arguments.values()))):
+    if any(tensor.layout is not torch.strided for tensor in tensors_of(tuple(arguments.values()))):
         return None
     arguments = tree_map_only(torch.Tensor, _to_meta, arguments)
     try:
@@ -337,12 +337,12 @@ def special_difference(
     if _counts(ours) or not references:
         return None
     for what, differs in zip(
-        _DIFFERENCES, zip(*(_differs(ours, each, zeros) for each in references))
+        _DIFFERENCES, zip(*(_differs(ours, reference, zeros) for reference in references))
     ):
         everywhere = torch.stack(differs).all(0).reshape(-1)
         if everywhere.any():
             place = int(everywhere.nonzero()[0])
-            mine, theirs = (each.reshape(-1)[place].item() for each in (ours, references[0]))
+            mine, theirs = (tensor.reshape(-1)[place].item() for tensor in (ours, references[0]))
             return f"{what} at element {place}: {mine} where ATen gives {theirs}"
     return None
 
@@ -352,13 +352,13 @@ _DIFFERENCES = ("NaN differs", "an infinity differs", "the sign of a zero differ
 
 def _differs(ours: torch.Tensor, aten: torch.Tensor, zeros: bool) -> list[torch.Tensor]:
     """Elements that differ, for each of ``_DIFFERENCES``; the first alone for complex numbers."""
-    found = [torch.isnan(ours) != torch.isnan(aten)]
+    masks = [torch.isnan(ours) != torch.isnan(aten)]
     if not ours.is_complex():
         # Where ATen overflows in an intermediate value, a substitute need not.
-        found.append(torch.isinf(ours) & (ours != aten))
+        masks.append(torch.isinf(ours) & (ours != aten))
         signs = torch.signbit(ours) != torch.signbit(aten)
-        found.append(zeros & (ours == 0) & (aten == 0) & signs)
-    return found
+        masks.append(zeros & (ours == 0) & (aten == 0) & signs)
+    return masks
 
 
 def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:

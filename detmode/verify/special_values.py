@@ -61,11 +61,11 @@ def _negative_zeros(tensor: torch.Tensor, generator: torch.Generator) -> None:
 def _denormals(tensor: torch.Tensor, generator: torch.Generator) -> None:
     # In the upper half of their range, so that their own rounding is relatively small.
     normal = torch.finfo(tensor.dtype).smallest_normal
-    own = once(tensor)
+    elements = once(tensor)
     parts = 0.5 + 0.5 * torch.rand(
-        own.shape, generator=generator, dtype=torch.float64, device="cpu"
+        elements.shape, generator=generator, dtype=torch.float64, device="cpu"
     )
-    own.copy_(parts * normal)
+    elements.copy_(parts * normal)
 
 
 def _nan_in(part: str) -> Plant:
@@ -156,11 +156,11 @@ def check_special_values(case: Case, value: str, device: str = "host") -> None:
         mine = mine.detach().cpu()
         what = special_difference(mine, *theirs, zeros=value == "negative_zeros")
         # ATen may overflow where a substitute does not, but a truly infinite result stays infinite.
-        infinite = torch.isinf(true) & torch.stack([torch.isinf(each) for each in theirs]).all(0)
+        infinite = torch.isinf(true) & torch.stack([torch.isinf(aten) for aten in theirs]).all(0)
         if what is None and not mine.is_complex() and bool((infinite & (mine != true)).any()):
             what = "an infinity is lost"
         if what is None and value == "denormals" and _are_lost(mine, true):
-            what = None if any(_are_lost(each, true) for each in theirs) else "results are lost"
+            what = None if any(_are_lost(aten, true) for aten in theirs) else "results are lost"
         if what is not None:
             raise ClaimError(
                 f"{case}: with {value}, {what}; see how detmode/rules/{case.family}/kernels.cu "
@@ -176,7 +176,7 @@ def _of_another_dtype(
     In 16 bits its own are computed in float32 too.
     """
     results = run_aten(in_float32(case.sample), case.dtype) if case.dtype.itemsize == 2 else None
-    return tuple(each.to(mine.dtype) for mine, each in zip(ours, results or truth))
+    return tuple(result.to(mine.dtype) for mine, result in zip(ours, results or truth))
 
 
 def _check_refused(case: Case, value: str, device: str, expected: Exception) -> None:

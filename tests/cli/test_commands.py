@@ -205,11 +205,11 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     ids=["identical", "diverging", "failing"],
 )
 def test_run_twice(
-    arguments: tuple[str, ...], status: int, words: str, run_python: Run, tmp_path: Path
+    arguments: tuple[str, ...], status: int, words: str, run_command: Run, tmp_path: Path
 ) -> None:
     """The verdict is that of ``diff``; the program's output is shown once, and its failure wins."""
     (tmp_path / "program.py").write_text(TWICE)
-    ours = run_python("-m", "detmode", "run", "--twice", "program.py", *arguments)
+    ours = run_command("run", "--twice", "program.py", *arguments)
     assert ours.returncode == status, ours.stderr
     assert words in ours.stdout
     assert ours.stdout.count("begin") == 1

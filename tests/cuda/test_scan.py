@@ -1,6 +1,7 @@
 """scan.cuh: scans in a fixed order."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,6 @@ import torch
 from detmode.cuda import empty, launch_blocks
 from tests.shared.cuda_sources import SCAN_SHAPES as SHAPES
 from tests.shared.cuda_sources import SCANS, in_every_schedule
-from tests.shared.selection import todays_forms
 
 
 def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Tensor:
@@ -29,12 +29,13 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
+THOROUGH = partial(pytest.param, marks=pytest.mark.thorough)
 # A few; and such that a node of 32, several, or one of the level above end near the last tile.
-TILES = [1, 2, 3, 32, 33, 34, 64, 65, 1024, 1025, 1026, 1057, 2049]
+TILES = [1, 2, 3, 32, 33, 65, 1025, *map(THOROUGH, (34, 64, 1024, 1026, 1057, 2049))]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("tiles", todays_forms(TILES))
+@pytest.mark.parametrize("tiles", TILES)
 def test_every_element_is_joined_once_and_in_order(tiles: int, shape: tuple[int, int, int]) -> None:
     """The scan of positions finds no gap, no repetition and no inversion."""
     size = math.prod(shape)

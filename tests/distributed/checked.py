@@ -248,7 +248,7 @@ def fails():
             found[scenario] = {"text": str(error)}
     else:
         # So long the others have not begun theirs.
-        time.sleep(3)
+        time.sleep(2)
         with noted(), check:
             check.step()
         found[scenario] = {"text": found[scenario]}

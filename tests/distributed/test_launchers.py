@@ -127,6 +127,8 @@ def test_accelerate(start: Start, tmp_path: Path) -> None:
     assert rows_of(tmp_path / "report.json") >= ROWS
 
 
+# What the report says of attempts and of ranks without one, the tests of one_report say too.
+@pytest.mark.thorough
 @needs.compiler
 def test_ranks_that_start_again(start: Start, tmp_path: Path) -> None:
     """The last attempt's report has the rows of all; a failed one says what it has so far."""
@@ -140,8 +142,9 @@ def test_ranks_that_start_again(start: Start, tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
+@pytest.mark.thorough
 @needs.compiler
-@pytest.mark.parametrize("fault", ["kill", *_thorough("raise", "stuck")])
+@pytest.mark.parametrize("fault", ["kill", "raise", "stuck"])
 def test_rank_that_dies(fault: str, start: Start, tmp_path: Path) -> None:
     """The others' rows are reported, and who has none; nobody waits for the dead."""
     run = (*RUN, "--report", "report.json")

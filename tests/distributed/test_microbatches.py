@@ -13,16 +13,14 @@ from detmode.distributed import MicrobatchReducer
 from tests.distributed import elastic_training
 from tests.distributed.elastic_training import EVEN, MICROBATCHES, QUICK, RANKS, TRAININGS
 from tests.shared.processes import run_program
-from tests.shared.selection import PROFILE, todays_share
+from tests.shared.selection import PROFILE
 
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()),
     reason="this PyTorch is built without gloo",
 )
 
-REST = todays_share((name for name in TRAININGS if name not in QUICK), 7)
-TODAYS = {*QUICK, *REST}
-CHOSEN = [name for name in TRAININGS if PROFILE.thorough or name in TODAYS]
+CHOSEN = [name for name in TRAININGS if PROFILE.thorough or name in QUICK]
 
 
 @pytest.fixture(scope="module")

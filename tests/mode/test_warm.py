@@ -2,7 +2,6 @@
 
 import importlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from detmode.mode import warm as warming
 from detmode.mode.options import rows_of
 from detmode.verify.cases import Case, run_substituted
 from tests.shared import needs, selection
+from tests.shared.processes import run_forked
 
 LAUNCH = importlib.import_module("detmode.cuda.launch")
 LIBRARY = importlib.import_module("detmode.cuda.host.library")
@@ -91,7 +91,8 @@ processes = []
 for _ in range(3):
     process = os.fork()
     if process == 0:
-        warmed = detmode.warm(["aten::nll_loss2d_forward", "aten::cumsum"], device="cpu")
+        operators = "aten::nll_loss2d_forward", "aten::_ctc_loss_backward"
+        warmed = detmode.warm(operators, device="cpu")
         os.write(1, f"{len(warmed.compiled)} {len(warmed.found)}\\n".encode())
         os._exit(0)
     processes.append(process)
@@ -102,9 +103,7 @@ for process in processes:
 
 @needs.compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
-def test_processes_that_start_together_share_the_work(
-    fresh: Path, run_python: Callable[..., Any]
-) -> None:
+def test_processes_that_start_together_share_the_work(fresh: Path, tmp_path: Path) -> None:
     """Each library is compiled by one of them, and found by the others."""
     compiler = fresh.parent / "compiler"
     log = fresh.parent / "log"
@@ -113,7 +112,7 @@ def test_processes_that_start_together_share_the_work(
         f'exec {host.compiler()} "$@"\n'
     )
     compiler.chmod(0o755)
-    run = run_python("-c", TOGETHER, CXX=str(compiler))
+    run = run_forked("-c", [(TOGETHER,)], tmp_path, timeout=500, CXX=str(compiler))
     assert run.returncode == 0, run.stderr
     counts = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
     (kernels,) = {compiled + found for compiled, found in counts}

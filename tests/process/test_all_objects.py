@@ -14,7 +14,9 @@ from tests.shared.programs import Other, actions, cumsum, put
 def all_objects():
     """A list of all objects, which is one more reference to each of them."""
     put()  # what the first call makes is there before
-    return gc.get_objects()
+    gc.unfreeze()  # objects that collection has made are in no list of a frozen heap
+    yield gc.get_objects()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("intercept", ["all", "listed"])

@@ -19,6 +19,7 @@ from detmode.process.setting import holding
 from detmode.process.torch_settings import FILL, FLAG, call_native, deterministic_flag
 from detmode.process.undo import Lock
 from tests.shared.programs import Other
+from tests.shared.selection import PROFILE
 
 WAITS = 0.05
 
@@ -240,6 +241,6 @@ for each in threads:
 
 def test_a_program_ends_right_after_its_threads():
     """Destructors that run as a thread ends need the interpreter, which is still there."""
-    for _ in range(5):
+    for _ in range(5 if PROFILE.thorough else 1):
         ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -21,6 +21,7 @@ from detmode import diff, record
 from detmode.cli import parser as cli
 from detmode.runs.trace_file import Reader
 from detmode.runs.trace_writer import _WAITING, Writer
+from tests.shared.processes import run_forked
 from tests.shared.traces import check_hostile_copy
 from tests.shared.training import Fault, Training
 
@@ -274,10 +275,11 @@ with detmode.record(sys.argv[1], level="step"):
 """
 
 
-def test_killed_run_has_its_steps(tmp_path: Path, run_python: Callable[..., Any]) -> None:
+def test_killed_run_has_its_steps(tmp_path: Path) -> None:
     """A batch of steps is written each second, however few digests it has."""
     path = tmp_path / "run"
-    assert run_python("-c", KILLED, str(path)).returncode == -signal.SIGKILL
+    ended = run_forked("-c", [(KILLED, path)], tmp_path, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
     reader = Reader(path)
     steps = list(reader.steps())
     assert len(steps) > 20

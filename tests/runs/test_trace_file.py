@@ -22,6 +22,7 @@ from detmode import TraceError, diff, record
 from detmode.bits.digest_batches import Digests
 from detmode.runs.recording import _BATCH
 from detmode.runs.trace_file import Reader
+from tests.shared.processes import run_forked
 from tests.shared.traces import check_hostile_copy
 
 
@@ -104,12 +105,11 @@ FAILED_BEFORE = KILLED.replace(
 
 
 @pytest.mark.parametrize("program", [KILLED, FAILED_BEFORE], ids=["", "after a call that failed"])
-def test_killed_run_is_readable(
-    program: str, tmp_path: Path, run_python: Callable[..., Any]
-) -> None:
+def test_killed_run_is_readable(program: str, tmp_path: Path) -> None:
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
-    assert run_python("-c", program, str(path)).returncode == -signal.SIGKILL
+    ended = run_forked("-c", [(program, path)], tmp_path, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
     reader = Reader(path)
     calls = list(reader.calls())
     assert len(calls) == 2001 // _BATCH * _BATCH

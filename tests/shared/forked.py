@@ -1,7 +1,13 @@
-"""Runs a program once for each rank: ``python forked.py PROGRAM ARGUMENTS``.
+"""Forks programs from a process that has imported PyTorch, which takes most of their time.
 
-``ARGUMENTS`` is a JSON list with the list of each rank's. What the program imports at its top level
-is imported once, before the ranks are forked: PyTorch takes most of what a short program takes.
+It answers each line of its standard input, a JSON object, with the number of the process that runs
+the program, and then with its exit code, each in a line:
+
+    program: a Python file, or ``-c``.
+    arguments: a list of arguments for each rank, of which the first is the text, for ``-c``.
+    environment: all variables; ``RANK`` is added where there are several ranks.
+    folder: the one to run in.
+    output: a file for what it writes to its standard output, and one for errors.
 """
 
 import ast
@@ -11,27 +17,61 @@ import os
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
-program, of_ranks = sys.argv[1:]
-sys.path[0] = str(Path(program).parent)
-imports = [
-    statement
-    for statement in ast.parse(Path(program).read_text(encoding="utf-8")).body
-    if isinstance(statement, (ast.Import, ast.ImportFrom))
-]
-# The first optimizer imports the compiler.
-importlib.import_module("torch._dynamo")
-exec(compile(ast.Module(imports, []), program, "exec"), {})
+MODULES = ("detmode.mode.deterministic_mode", "detmode.runs.recording", "torch._dynamo")
+"""The first optimizer imports the compiler."""
 
-processes = []
-for rank, arguments in enumerate(json.loads(of_ranks)):
-    process = os.fork()
-    if process == 0:
-        os.environ["RANK"] = str(rank)
-        sys.argv[:] = [program, *arguments]
-        runpy.run_path(program, run_name="__main__")
-        break
-    processes.append(process)
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def asked_for() -> dict[str, Any]:
+    """In a new process for each line, return what the line asks for; the first one ends here."""
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            return dict(json.loads(line))
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    sys.exit()
+
+
+def become(environment: dict[str, str], folder: str, output: tuple[str, str]) -> None:
+    """Be a process that was started with all of that, in a session of its own."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, path in enumerate((os.devnull, *output)):
+        os.dup2(os.open(path, os.O_RDWR), number)
+
+
+def imports_of(program: str) -> ast.Module:
+    tree = ast.parse(Path(program).read_text(encoding="utf-8"))
+    return ast.Module([each for each in tree.body if isinstance(each, IMPORTS)], [])
+
+
+for module in MODULES:
+    importlib.import_module(module)
+asked = asked_for()
+program, of_ranks = asked["program"], asked["arguments"]
+become(asked["environment"], asked["folder"], asked["output"])
+if program == "-c":
+    sys.path[0], sys.argv[:] = "", ["-c", *of_ranks[0][1:]]
+    main = type(sys)("__main__")
+    sys.modules["__main__"] = main
+    exec(compile(of_ranks[0][0], "<string>", "exec"), vars(main))
 else:
-    ends = [os.waitpid(process, 0)[1] for process in processes]
-    sys.exit(any(ends))
+    sys.path[0] = str(Path(program).parent)
+    exec(compile(imports_of(program), program, "exec"), {})
+    processes = []
+    for rank, arguments in enumerate(of_ranks):
+        process = os.fork()
+        if process == 0:
+            os.environ["RANK"] = str(rank)
+            sys.argv[:] = [program, *arguments]
+            runpy.run_path(program, run_name="__main__")
+            break
+        processes.append(process)
+    else:
+        sys.exit(any([os.waitpid(process, 0)[1] for process in processes]))

@@ -631,14 +631,14 @@ def test_a_way_to_distribute_without_workers(suite):
     assert plain.parseoutcomes()["failed"]
 
 
-def test_a_worker_that_crashes(other_process, pytester):
+def test_a_worker_that_crashes(suite, other_process, pytester):
     """Its rows are missing: the summary says so, and the baseline keeps what it had."""
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file = pytester.path / "known.json"
     asked = (*BOTH, "--detmode-baseline=known.json", "--detmode-update-baseline")
-    asked += ("-p", "xdist", "-n1")
-    other_process(SEVERAL, *asked).stdout.fnmatch_lines(["wrote 2 to *known.json"])
-    result = other_process(SEVERAL.replace("    torch.ones(2).cos()", "    os._exit(1)"), *asked)
+    suite(SEVERAL, *asked).stdout.fnmatch_lines(["wrote 2 to *known.json"])
+    crashing = SEVERAL.replace("    torch.ones(2).cos()", "    os._exit(1)")
+    result = other_process(crashing, *asked, "-p", "xdist", "-n1")
     result.stdout.fnmatch_lines(
         [
             "without the calls of 1 worker that crashed:",

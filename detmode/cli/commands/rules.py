@@ -31,20 +31,20 @@ def run(options: argparse.Namespace) -> int:
     from detmode.rules import default_rules
 
     table = default_rules()
-    found = [row for row in table if options.op is None or means(row.rule, options.op)]
-    if not found:
+    rows = [row for row in table if options.op is None or means(row.rule, options.op)]
+    if not rows:
         raise UsageError(f"--op: no rule for {options.op!r}{similar(table, options.op)}")
     if options.torch is not None:
         with usage_errors(ValueError, about="--torch: "):
             version = parse_version(options.torch)
         if not SUPPORTED[0] <= version <= SUPPORTED[1]:
             raise UsageError(f"--torch {options.torch}: the rule table is for PyTorch {VERSIONS}")
-        found = [row for row in found if row.rule.holds_for(version)]
-    rows = [{"family": row.family, **row.rule.as_text()} for row in found]
+        rows = [row for row in rows if row.rule.holds_for(version)]
+    texts = [{"family": row.family, **row.rule.as_text()} for row in rows]
     columns = ("op", "when", "action", "guarantee", "alert", "versions", "family")
     widths = (None, 50, None, None, 50, None, None)
-    more = ("because", *(["certificate"] if any(row["certificate"] for row in rows) else ()))
-    text = rows_as_asked(options, rows, columns, widths, more=more, long=options.long)
+    more = ("because", *(["certificate"] if any(row["certificate"] for row in texts) else ()))
+    text = rows_as_asked(options, texts, columns, widths, more=more, long=options.long)
     give(options, text)
     say_next(
         options, "`detmode explain OPERATOR` says why it varies, what to do, and what it costs"

@@ -22,9 +22,9 @@ from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report_row import ReportRow
 from detmode.rules import families
-from detmode.sites.call_sites import CallSites
-from detmode.sites.forward_memory import ForwardMemory
+from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.lines import modules_around
+from detmode.sites.module_path import ModulePaths
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
 
@@ -42,16 +42,20 @@ class _Tally:
     # The operators, and the classes of the modules, that were called.
     called: set[str] = field(default_factory=set)
     classes: set[type] = field(default_factory=set)
-    sites: CallSites = field(default_factory=CallSites)
+    paths: ModulePaths = field(default_factory=ModulePaths)
+    memory: ForwardMemory = field(default_factory=forward_memory)
 
-    def add(self, other: _Tally) -> None:
+    def __post_init__(self) -> None:
+        self.memory.begin_observing()
+
+    def add(self, tally: _Tally) -> None:
         """Add what another thread has counted."""
-        self.total.add(other.total)
-        self.fill_bytes += other.fill_bytes
-        self.called |= other.called
-        for key, cost in list(other.rows.items()):
+        self.total.add(tally.total)
+        self.fill_bytes += tally.fill_bytes
+        self.called |= tally.called
+        for key, cost in list(tally.rows.items()):
             self.rows.setdefault(key, Cost()).add(cost)
-        for path, cost in list(other.modules.items()):
+        for path, cost in list(tally.modules.items()):
             self.modules.setdefault(path, Cost()).add(cost)
 
     def module(self) -> str:
@@ -59,10 +63,10 @@ class _Tally:
         for cls in set(map(type, modules_around(sys._getframe()))) - self.classes:
             self.classes.add(cls)
             self.called.update(f"{base.__module__}.{base.__qualname__}" for base in cls.__mro__)
-        return self.sites.of_call().module or ""
+        return self.memory.place_of_call(self.paths).module or ""
 
 
-class AuditLevel(Level):
+class _AuditLevel(Level):
     """One entering of an audit, which counts what each call moves.
 
     Args:
@@ -78,7 +82,7 @@ class AuditLevel(Level):
     def elsewhere(self, memory: ForwardMemory) -> Level:
         """Return the level as it acts in another thread, where it counts in another tally."""
         level = super().elsewhere(memory)
-        assert isinstance(level, AuditLevel)
+        assert isinstance(level, _AuditLevel)
         level.tally = _Tally()
         self.mode.tallies.append(level.tally)
         return level
@@ -145,7 +149,7 @@ class AuditLevel(Level):
         return result
 
 
-class RecheckedAuditLevel(RecheckedLevel, AuditLevel):
+class _RecheckedAuditLevel(RecheckedLevel, _AuditLevel):
     """A level of an audit that makes a sample of its calls twice."""
 
 
@@ -162,7 +166,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
-    _levels = AuditLevel, RecheckedAuditLevel
+    _levels = _AuditLevel, _RecheckedAuditLevel
     announced_actions = ()
     acts_in_threads = True
 

@@ -42,10 +42,10 @@ class Cost:
         """Return the cost of calls; ``extra`` is None if it has not been counted."""
         return cls(calls, moved, extra or 0, moved if extra is None else 0)
 
-    def add(self, other: Cost) -> None:
+    def add(self, cost: Cost) -> None:
         """Count further calls."""
         for item in fields(self):
-            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+            setattr(self, item.name, getattr(self, item.name) + getattr(cost, item.name))
 
 
 class AuditReport(Report):

@@ -18,7 +18,7 @@ from detmode.rules.grid_sampler.arguments import BICUBIC, BILINEAR, BORDER, NEAR
 
 
 @dataclass(frozen=True)
-class Tap:
+class _Tap:
     """A pixel along one axis, for each sample; an index of -1 lies outside the input."""
 
     index: Tensor
@@ -73,7 +73,7 @@ def backward(
 
 def _taps(
     x: Tensor, size: int, mode: int, padding: int, align_corners: bool
-) -> tuple[list[Tap], Tensor]:
+) -> tuple[list[_Tap], Tensor]:
     """The taps along one axis, and the derivative of the position."""
     span = size - 1 if align_corners else size
     # As ATen's CUDA kernels round it, which far outside picks the pixel: product and difference
@@ -93,16 +93,16 @@ def _taps(
     position = _in_int_range(position)
     if mode == NEAREST:
         one = torch.ones_like(x)
-        return [Tap(_inside(position.round(), size), one, 0 * one)], scale
+        return [_Tap(_inside(position.round(), size), one, 0 * one)], scale
     first = position.floor()
     one = torch.ones_like(x)
     return [
-        Tap(_inside(first, size), first + 1 - position, -one),
-        Tap(_inside(first + 1, size), position - first, one),
+        _Tap(_inside(first, size), first + 1 - position, -one),
+        _Tap(_inside(first + 1, size), position - first, one),
     ], scale
 
 
-def _cubic(position: Tensor, size: int, span: int, padding: int) -> Iterator[Tap]:
+def _cubic(position: Tensor, size: int, span: int, padding: int) -> Iterator[_Tap]:
     first = position.floor()
     t = position - first
     for k in range(-1, 3):
@@ -118,7 +118,7 @@ def _cubic(position: Tensor, size: int, span: int, padding: int) -> Iterator[Tap
         far_slope = (-2.25 * away + 7.5) * away - 6
         is_near = k in (0, 1)
         slope = sign * (near_slope if is_near else far_slope)
-        yield Tap(_inside(_in_int_range(pixel).trunc(), size), near if is_near else far, slope)
+        yield _Tap(_inside(_in_int_range(pixel).trunc(), size), near if is_near else far, slope)
 
 
 def _fused(x: Tensor, size: int) -> Tensor:

@@ -80,9 +80,9 @@ SAMPLES = Samples(
         _reals("empty_index", [4, 3], 0, 0, covers="empty"),
         _reals("empty_rows", [4, 0], 0, 7, covers="empty"),
         _plain("scalar", lambda m: _rows(m, [1], 0, 1, self=m.normal(), source=m.normal())),
-        *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
+        *(sample for reduce in REDUCTIONS for sample in _reductions(reduce)),
     ),
-    errors=tuple(each for reduce in REDUCTIONS for each in _errors(reduce)),
+    errors=tuple(sample for reduce in REDUCTIONS for sample in _errors(reduce)),
     bench=tuple(
         _bench(f"graph_{each}_1m_edges_64", [100_000, 64], 0, 1_000_000, reduce=each)
         for each in REDUCTIONS[:3]

@@ -47,11 +47,11 @@ CASES = (
     *_layouts(ADDMV, COMPRESSED),
     *(
         case
-        for each in LAYOUTS
+        for layout in LAYOUTS
         for case in (
-            _mm(f"long_rows_{each}", each, (70, 999, 6), 9000, 3, covers="collisions"),
-            _mm(f"odd_{each}", each, (63, 1000, 1), 700, covers="odd_sizes"),
-            _mm(f"no_entries_{each}", each, (4, 5, 3), 0, covers="empty"),
+            _mm(f"long_rows_{layout}", layout, (70, 999, 6), 9000, 3, covers="collisions"),
+            _mm(f"odd_{layout}", layout, (63, 1000, 1), 700, covers="odd_sizes"),
+            _mm(f"no_entries_{layout}", layout, (4, 5, 3), 0, covers="empty"),
         )
     ),
     _mm("no_rows", "csr", (0, 5, 3), 0, covers="empty"),

@@ -16,7 +16,7 @@ _bench = partial(bench_pad, OPS)
 
 SAMPLES = Samples(
     cases=(
-        *(each for n, op in OPS.items() for each in pads(op, n, 3)),
+        *(sample for n, op in OPS.items() for sample in pads(op, n, 3)),
         *(
             pad("wide", (2, 3, *(6,) * n), (5,) * 2 * n, covers="collisions", op=OPS[n])
             for n in OPS

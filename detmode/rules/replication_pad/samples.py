@@ -25,8 +25,8 @@ def _cases(op: str, n: int) -> tuple[Sample, ...]:
 
 
 SAMPLES = Samples(
-    cases=tuple(each for n, op in OPS.items() for each in _cases(op, n)),
-    errors=tuple(each for n, op in OPS.items() for each in wrong_pads(op, n)),
+    cases=tuple(sample for n, op in OPS.items() for sample in _cases(op, n)),
+    errors=tuple(sample for n, op in OPS.items() for sample in wrong_pads(op, n)),
     bench=(
         _bench("vocoder", (16, 512, 8192), (3, 3)),
         _bench("causal_audio", (8, 64, 65536), (512, 0)),

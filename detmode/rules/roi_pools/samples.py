@@ -133,7 +133,7 @@ def _bench(
 
 
 SAMPLES = Samples(
-    cases=tuple(each for name in OPS for each in _cases(name)),
+    cases=tuple(sample for name in OPS for sample in _cases(name)),
     errors=tuple(
         _cases(name)[0].but("mixed_dtypes", dtypes=(torch.float32,), rois=torch.Tensor.double)
         for name in OPS

@@ -80,7 +80,7 @@ _row = _reals("row", lambda m: scattered(m, [4], 0, [9], reduce="prod"))
 
 SAMPLES = Samples(
     cases=(
-        *(each for reduce in REDUCTIONS for each in _reductions(reduce)),
+        *(sample for reduce in REDUCTIONS for sample in _reductions(reduce)),
         _products("prod_one_destination", [4], 0, [1000], None, 1, **_sums, dtypes=_BYTES),
         _products("prod_long_runs", [3], 0, [5000], None, 2, **_sums, dtypes=FLOATING[2:]),
         _products("prod_odd_1", [1], 0, [1], **_odd),

@@ -33,11 +33,11 @@ SAMPLES = Samples(
         *(sample("square", make, op=op, variants=("cpu",)) for op, make in _MAKE.items()),
         *(
             case
-            for each in ("coo", "coalesced", "csr", "csc", "csr_int32")
+            for layout in ("coo", "coalesced", "csr", "csc", "csr_int32")
             for case in (
-                _case(f"small_{each}", each, covers="collisions"),
-                _case(f"long_rows_{each}", each, (63, 999, 6), 3000, 3, covers="odd_sizes"),
-                _case(f"no_entries_{each}", each, entries=0, covers="empty"),
+                _case(f"small_{layout}", layout, covers="collisions"),
+                _case(f"long_rows_{layout}", layout, (63, 999, 6), 3000, 3, covers="odd_sizes"),
+                _case(f"no_entries_{layout}", layout, entries=0, covers="empty"),
             )
         ),
         _case("factors", "coo", (20, 9, 8), 90, beta=0.5, alpha=-3),

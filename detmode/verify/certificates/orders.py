@@ -84,15 +84,15 @@ class Conflicts:
         if self._too_many:
             return True
         pairs = {
-            (one, other)
+            (first, second)
             for uses in at.values()
-            for one, how in uses
-            for other, otherwise in uses
-            if one != other and matters(how, otherwise)
+            for first, kind_of_first in uses
+            for second, kind_of_second in uses
+            if first != second and matters(kind_of_first, kind_of_second)
         }
-        is_new = any(other not in self._with.get(one, ()) for one, other in pairs)
-        for one, other in pairs:
-            self._with.setdefault(one, set()).add(other)
+        is_new = any(second not in self._with.get(first, ()) for first, second in pairs)
+        for first, second in pairs:
+            self._with.setdefault(first, set()).add(second)
         return is_new
 
     def orders(self) -> list[tuple[int, ...]] | None:

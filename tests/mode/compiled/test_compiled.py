@@ -266,7 +266,9 @@ def test_the_users_options_are_kept():
     assert [(row.overload, row.count) for row in mode.records] == [("aten::cumsum.default", 1)]
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILED, pytest.mark.thorough])]
+)
 def test_decisions_are_made_at_each_call(backend):
     """Refusals, warnings, overrides and allow regions act on code that is compiled already."""
     function, given = torch.compile(added, backend=backend), arguments()

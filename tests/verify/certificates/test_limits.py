@@ -97,9 +97,9 @@ def test_an_ignored_interrupt_ends_nothing() -> None:
     with pytest.raises(TimeoutError):  # compiles
         detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=0.1)
     begin = time.monotonic()
-    with interrupted(0.5), pytest.raises(TimeoutError):
-        detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=2)
-    assert time.monotonic() - begin >= 2
+    with interrupted(0.2), pytest.raises(TimeoutError):
+        detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=1)
+    assert time.monotonic() - begin >= 1
     ends()
 
 
@@ -123,9 +123,10 @@ def test_a_kernel_that_does_not_end(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["atomics", "nothing"])
 def test_an_interrupted_kernel(kind: str) -> None:
     """Ctrl-C ends it as any program, and the process can go on."""
-    detmode.certify(source("x[0] = 1;"), {"x": torch.zeros(2, dtype=torch.int32)}, **CUDA)
     x = torch.zeros(2, dtype=torch.int32)
-    with interrupted(3.0), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(TimeoutError):  # compiles
+        detmode.certify(source(ENDLESS[kind]), {"x": x}, **CUDA, timeout=0.1)
+    with interrupted(0.5), pytest.raises(KeyboardInterrupt):
         detmode.certify(source(ENDLESS[kind]), {"x": x}, **CUDA, timeout=LONG)
     ends()
 
@@ -140,10 +141,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         f"kernel = dict(kernel={source(ENDLESS['atomics'])!r}, grid=1, block=32,\n"
         "              arguments=[torch.zeros(2, dtype=torch.int32)])\n"
     )
-    assert main(["certify", f"{program}::kernel", "--timeout", "1"]) == 2
+    assert main(["certify", f"{program}::kernel", "--timeout", "0.2"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "endless did not end in 1 seconds" in error
+    assert "endless did not end in 0.2 seconds" in error
     assert main(["certify", f"{program}::kernel", "--timeout", "-1"]) == 2
     assert "timeout must be above 0 seconds, but got -1.0" in capsys.readouterr().err
     (tmp_path / "begun").unlink()
@@ -153,7 +154,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
             limit = time.monotonic() + LONG
             while not (tmp_path / "begun").exists() and time.monotonic() < limit:
                 time.sleep(0.1)
-            time.sleep(3)
+            time.sleep(1)  # it is compiled already
             assert running.poll() is None
             running.send_signal(signal.SIGINT)
             _, said = running.communicate(timeout=LONG)
@@ -247,9 +248,9 @@ def test_a_kernel_of_triton_that_does_not_end(
     endless_triton = importlib.import_module("endless_triton")
     kernel, x = getattr(endless_triton, name), torch.zeros(1, dtype=torch.int32)
     before = threading.active_count()
-    with pytest.raises(TimeoutError, match=f"{name} did not end in 1 seconds"):
-        detmode.certify(kernel, {"x": x}, grid=2, repeats=2, timeout=1)
+    with pytest.raises(TimeoutError, match=f"{name} did not end in 0.2 seconds"):
+        detmode.certify(kernel, {"x": x}, grid=2, repeats=2, timeout=0.2)
     assert threading.active_count() == before
-    with interrupted(2.0), pytest.raises(KeyboardInterrupt):
+    with interrupted(0.5), pytest.raises(KeyboardInterrupt):
         detmode.certify(kernel, {"x": x}, grid=2, repeats=2, timeout=LONG)
     assert threading.active_count() == before

@@ -38,12 +38,12 @@ def relation() -> Callable[[Step, Step], bool]:
     """Return what tells whether two steps depend on each other; it remembers their operations."""
     known: dict[tuple[object, object], bool] = {}
 
-    def depends(one: Step, other: Step) -> bool:
-        if one.program == other.program:
+    def depends(first: Step, second: Step) -> bool:
+        if first.program == second.program:
             return True
-        key = (_key(one), _key(other))
+        key = (_key(first), _key(second))
         if key not in known:
-            known[key] = any(_depend(a, b) for a in one.touches for b in other.touches)
+            known[key] = any(_depend(a, b) for a in first.touches for b in second.touches)
         return known[key]
 
     return depends

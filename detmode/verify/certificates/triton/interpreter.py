@@ -209,7 +209,7 @@ def _convert(name: str, value: Any, launch: InterpretedLaunch) -> Any:
 
 @functools.cache
 def _result_type() -> Any:
-    class Result(interpreter.TensorHandle):  # type: ignore[misc]  # Triton is untyped
+    class _Result(interpreter.TensorHandle):  # type: ignore[misc]  # Triton is untyped
         """The result of an atomic; knows whether anything has read it."""
 
         def __post_init__(self) -> None:
@@ -221,7 +221,7 @@ def _result_type() -> Any:
                 object.__setattr__(self, "was_read", True)
             return super().__getattribute__(name)
 
-    return Result
+    return _Result
 
 
 class _Accesses:

@@ -202,10 +202,10 @@ class GuardedMemory:
 
     def peek(self, pointers: NDArray[np.uint64], width: int) -> NDArray[np.uint8]:
         """Copy the bytes at addresses that were checked, a row for each."""
-        found = np.empty((pointers.size, width), np.uint8)
+        copied = np.empty((pointers.size, width), np.uint8)
         for buffer, offsets, chosen in self._resolve(pointers):
-            found[chosen] = buffer.bytes[offsets[:, None] + np.arange(width)]
-        return found
+            copied[chosen] = buffer.bytes[offsets[:, None] + np.arange(width)]
+        return copied
 
     def _record(
         self, program: int, kind: str, buffer: _Buffer, taken: NDArray[np.int64], unchanged: bool
@@ -218,23 +218,23 @@ class GuardedMemory:
         updated = np.empty_like(numbers)
         for place, number in enumerate(numbers):
             before = self._histories[number]
-            for other in before:
+            for earlier in before:
                 if (
-                    other.program != program
-                    and other.clock > known.get(other.program, 0)
-                    and _conflict(other.kind, kind)
-                    and not (unchanged and other.kind == "store")
+                    earlier.program != program
+                    and earlier.clock > known.get(earlier.program, 0)
+                    and _conflict(earlier.kind, kind)
+                    and not (unchanged and earlier.kind == "store")
                 ):
                     element = buffer.element(int(taken[places == place][0]))
                     raise FoundError(
                         KernelVerdict.RACE,
                         f"{self.name(program)} {VERBS[kind]} {element}, which "
-                        f"{self.name(other.program)} {VERBS[other.kind]} as well, "
+                        f"{self.name(earlier.program)} {VERBS[earlier.kind]} as well, "
                         "and nothing orders the two",
                     )
             # A store comes after all uses before it, so later ones need only be compared with it.
-            kept = () if kind == "store" and not unchanged else before
-            after = (*(u for u in kept if (u.program, u.kind) != (program, kind)), use)
+            remaining = () if kind == "store" and not unchanged else before
+            after = (*(u for u in remaining if (u.program, u.kind) != (program, kind)), use)
             if (index := self._numbers.get(after)) is None:
                 index = self._numbers[after] = len(self._histories)
                 self._histories.append(after)
@@ -271,11 +271,11 @@ class GuardedMemory:
             known[program] += 1
 
 
-def _conflict(one: str, other: str) -> bool:
-    return (one in WRITES or other in WRITES) and not (one in ATOMICS and other in ATOMICS)
+def _conflict(first: str, second: str) -> bool:
+    return (first in WRITES or second in WRITES) and not (first in ATOMICS and second in ATOMICS)
 
 
-def _join(clock: dict[int, int], other: Mapping[int, int]) -> None:
-    for program, time in other.items():
+def _join(clock: dict[int, int], received: Mapping[int, int]) -> None:
+    for program, time in received.items():
         if time > clock.get(program, 0):
             clock[program] = time

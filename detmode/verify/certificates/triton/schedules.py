@@ -58,8 +58,8 @@ class Shuffled:
             if self.random is not None:
                 self.random.shuffle(self.waiting)
             self.waiting.reverse()
-        self.started = [each for each in self.started if each not in programs.finished]
-        ready = [each for each in self.started if each not in programs.blocked]
+        self.started = [program for program in self.started if program not in programs.finished]
+        ready = [program for program in self.started if program not in programs.blocked]
         while self.waiting and len(ready) < self.window:
             ready.append(self.waiting.pop())
             self.started.append(ready[-1])
