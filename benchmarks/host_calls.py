@@ -40,6 +40,7 @@ from torch.utils.benchmark import timer
 from detmode import DeterministicMode
 from detmode.cuda import allocation, device, host, native, python_player
 from detmode.cuda.launch import _plans as plans
+from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Plan
 from detmode.cuda.rows import interpolation_tables, positions
 from detmode.mode import base_mode, native_calls
@@ -376,7 +377,7 @@ def measure_native(name: str, rounds: int, calls: int) -> tuple[float, float] | 
                 if player.dm_replayed() - before != calls:
                     return None
     finally:
-        player.dm_host_step(native_calls.make_step)
+        player.dm_host_step(host_steps.make)
     return min(own) * 1e6, min(replayed) * 1e6
 
 

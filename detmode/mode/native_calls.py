@@ -21,23 +21,23 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from detmode.cuda import device, host, native
-from detmode.cuda.plan import Check, Launch, Plan, View
+from detmode.cuda import device, native
+from detmode.cuda.native import host_steps
+from detmode.cuda.plan import Check, Launch, Plan
 from detmode.cuda.recorder import recording
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
+from detmode.mode.native_frames import learn_frames
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
-from detmode.process.dispatch import own_calls, untrace_dispatch
+from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Lock
-from detmode.sites import lines
 from detmode.sites.elsewhere import process
 from detmode.table.call_site import Note
 from detmode.table.rule import Substitute
@@ -52,7 +52,7 @@ __tracebackhide__ = True
 
 _NEVER = -2
 """The word of a plan that there is not."""
-_PLANS, _STEPS, _ENTRIES = 1 << 13, 1 << 15, 1 << 15
+_PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = {"CPU": "cpu", "CUDA": "cuda"}
 """The keys at which the player stands, with the devices of their tensors."""
@@ -74,9 +74,8 @@ class _Entry(NamedTuple):
 
 
 _numbers = itertools.count(1)
-"""Of entries, steps, rows and tables: no number is given twice."""
+"""Of entries and tables: no number is given twice."""
 _entries: Bounded[int, _Entry] = Bounded(8 * _ENTRIES)
-_steps: Bounded[int, Launch | Check] = Bounded(4 * _STEPS)
 _ops: dict[str, int] = {}
 """The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""
 _lock = Lock()
@@ -141,7 +140,7 @@ class _Taught:
         self._table: int = self._player.dm_table(self._number)
         self._rows: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
-        self._left = {"plans": _PLANS, "steps": _STEPS, "entries": _ENTRIES}
+        self._left = {"plans": _PLANS, "steps": host_steps.MOST, "entries": _ENTRIES}
 
     def activate(self, is_active: bool) -> None:
         """Have the player act for the mode, or leave all calls to Python."""
@@ -200,9 +199,7 @@ class _Taught:
             index = call.tensors[0].get_device()
             return device.loaded(step.source, step.entry, index).function
         self._left["steps"] -= 1
-        number = next(_numbers)
-        _steps.keep(number, step)
-        return number
+        return host_steps.number_for(step)
 
     def _add_entry(self, call: Handled, decision: Decision, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
@@ -211,7 +208,7 @@ class _Taught:
         calls = self._counter.calls_of(call, decision)
         if self._counter.logs(calls) or not self._is_noted_as(call):
             return
-        _learn_frames(self._player, sys._getframe(), self._paths.known)
+        learn_frames(self._player, sys._getframe(), self._paths.known)
         key = calls, call.names
         number = self._known.get(key)
         if number is None:
@@ -245,44 +242,6 @@ def _written(call: Handled) -> list[int]:
     return [position for position, tensor in enumerate(call.tensors) if tensor is target]
 
 
-# Frames and modules: by address, for as long as they live.
-
-
-class _Learned:
-    """The objects whose addresses the player knows."""
-
-    def __init__(self) -> None:
-        self._references: dict[int, weakref.ref[Any]] = {}
-
-    def know(self, player: native.Player, learned: Any, role: int) -> None:
-        """Teach the player an object's address until the object is gone."""
-        address = id(learned)
-        if address in self._references:
-            return
-
-        def forget(_: object) -> None:
-            player.dm_forget(address)
-            self._references.pop(address, None)
-
-        self._references[address] = weakref.ref(learned, forget)
-        player.dm_know(address, role)
-
-
-_learned = _Learned()
-
-
-def _learn_frames(player: native.Player, frame: FrameType | None, paths: dict[int, str]) -> None:
-    """Teach what the frames are, from one outwards, and the modules that have a path."""
-    while frame is not None:
-        role = lines.role_of(frame)
-        _learned.know(player, frame.f_code, role)
-        if role == lines.MODULE:
-            module = lines.module_called_by(frame)
-            if id(module) in paths:
-                _learned.know(player, module, lines.MODULE)
-        frame = frame.f_back
-
-
 # The log
 
 
@@ -300,48 +259,6 @@ def _count(player: native.Player) -> None:
 
 
 _counter_of = operator.attrgetter("counter")
-
-
-# Steps that are made in Python
-
-
-def make_step(number: int, slots: Sequence[torch.Tensor]) -> None:
-    """Make a step of a plan that the player leaves to Python, with the tensors of its slots."""
-    own_calls.run(_make_on_host, _steps[number], slots)
-
-
-def _make_on_host(step: Launch | Check, slots: Sequence[torch.Tensor]) -> None:
-    """Make a launch by the host runner, or a check of values."""
-    tensors = functools.partial(_as_tensors, slots)
-    if isinstance(step, Check):
-        step.function(*tensors(step.args), **tensors(step.kwargs))
-        return
-    bound = step.numbers, tensors(step.pointers)
-    host.launch_blocks(step.source, step.entry, step.grid, step.block, bound, step.shared)
-
-
-def _as_tensors(slots: Sequence[torch.Tensor], value: Any) -> Any:
-    """Return a value with tensors in the place of views of slots."""
-    if isinstance(value, View):
-        return _tensor_at(slots, value)
-    if isinstance(value, dict):
-        return {name: _as_tensors(slots, part) for name, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [_as_tensors(slots, part) for part in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*parts)
-        return value if type(value) is torch.Size else type(value)(parts)
-    return value
-
-
-def _tensor_at(slots: Sequence[torch.Tensor], view: View) -> torch.Tensor:
-    (slot, byte), (dtype, sizes, strides) = view
-    if slot < 0:
-        return torch.empty_strided(sizes, strides, dtype=dtype, device="cpu")
-    whole = slots[slot]
-    start = whole.storage_offset() * whole.itemsize + byte
-    tensor = torch.empty(0, dtype=dtype, device="cpu")
-    return tensor.set_(whole.untyped_storage(), start // dtype.itemsize, sizes, strides)
 
 
 # Blocks
@@ -392,7 +309,7 @@ def level_for(mode: BaseMode) -> Level:
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.elsewhere = _Elsewhere(player)
-    player.dm_host_step(make_step)
+    player.dm_host_step(host_steps.make)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 
