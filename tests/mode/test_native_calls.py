@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import weakref
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
-from detmode.mode import native_calls
+from detmode.mode import native_calls, native_frames
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -190,6 +189,51 @@ def test_models(name, replays, monkeypatch):
     assert by_player == in_python
 
 
+class Leaf(torch.nn.Module):
+    """Adds at indices."""
+
+    def forward(self, *arguments):
+        return added(*arguments)
+
+
+class Branch(Leaf):
+    """Adds at indices, and has a leaf do it as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = Leaf(), Leaf()
+
+    def forward(self, leaf, *arguments):
+        return super().forward(*arguments) + leaf(*arguments)
+
+
+class Root(torch.nn.Module):
+    """Has a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = Branch()
+
+    def forward(self, *arguments):
+        return self.branch(*arguments)
+
+
+def test_a_module_that_gets_another_path(replays, monkeypatch):
+    """One that was first called alone is shown where the model has it, once that is known."""
+
+    def program():
+        root = Root()
+        branch = root.branch
+        for called, leaf in ((branch, branch.left), (root, branch.left), (root, branch.right)):
+            for _ in range(4):
+                called(leaf, *data())
+
+    (_, in_python), (_, by_player) = both(monkeypatch, program)
+    assert replays() > 8
+    assert by_player == in_python
+    assert {"Branch", "Root.branch"} <= {name for row in by_player for name in row[2]}
+
+
 def test_the_order_of_the_calls(replays, monkeypatch):
     """The report's course has the calls in order, those of the player among Python's."""
 
@@ -198,6 +242,7 @@ def test_the_order_of_the_calls(replays, monkeypatch):
         for _ in range(6):
             added(x, index, source)
             torch.ones(6).scatter_reduce(0, index, source[:, 0], "prod")
+            index.bincount(source[:, 0])  # has no plan
 
     courses = []
     for number in (0, 1):
@@ -461,30 +506,44 @@ def use():
 # Memory
 
 
+class First(torch.nn.Module):
+    """Calls a function."""
+
+    def forward(self, function, *arguments):
+        return function(*arguments)
+
+
+class Second(First):
+    """Has another name."""
+
+
 def test_code_and_modules_come_and_go(replays, monkeypatch):
     """Addresses are reused by new code and new modules: lines and paths are those of the calls."""
     x, index, source = data()
 
-    def program():
-        gone = []
-        for i in range(12):
-            text = "\n" * i + "def use(x, index, source): return x.index_add(0, index, source)"
-            names = {}
-            exec(compile(text, f"/program/{i % 3}.py", "exec"), names)
-            kind = type(f"Layer{i % 2}", (torch.nn.Module,), {"forward": lambda _, f: f()})
-            module = kind()
-            for _ in range(3):
-                module(lambda use=names["use"]: use(x, index, source))
-            gone += [weakref.ref(module), weakref.ref(names["use"].__code__)]
-            del module, kind, names
-            gc.collect()
-        return [reference() is None for reference in gone]
+    def use(i):
+        """Call a new function in a new module, three times; return their addresses."""
+        text = "\n" * i + "def use(x, index, source): return x.index_add(0, index, source)"
+        names = {}
+        exec(compile(text, "/program/file.py", "exec"), names)
+        kind = (First, Second)[i % 2]
+        module = kind()
+        function = names.pop("use")  # else it is in a cycle
+        for _ in range(3):
+            module(function, x, index, source)
+        return id(function.__code__), id(module)
 
-    (_, in_python), (gone, by_player) = both(monkeypatch, program)
-    assert all(gone)
-    assert replays() > 5
+    def program():
+        return [use(i) for i in range(40)]
+
+    (_, in_python), (addresses, by_player) = both(monkeypatch, program)
+    assert all(len(set(of_one_kind)) < 40 for of_one_kind in zip(*addresses))
+    assert replays() >= 40
     assert by_player == in_python
-    assert len(by_player) == 12
+    assert len(by_player) == 40
+    gc.collect()
+    known = native_frames._learned._references
+    assert not known.keys() & {address for pair in addresses for address in pair}
 
 
 def test_ever_new_shapes(replays, monkeypatch):
