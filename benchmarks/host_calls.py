@@ -42,7 +42,7 @@ from detmode.cuda import allocation, device, host, native, python_player
 from detmode.cuda.launch import _plans as plans
 from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Plan
-from detmode.cuda.rows import interpolation_tables, positions
+from detmode.cuda.rows import positions
 from detmode.mode import base_mode, native_calls
 from detmode.mode.plans import forget as forget_recorded
 from detmode.mode.substitution import _valid as validated
@@ -100,7 +100,7 @@ CALLS: dict[str, tuple[Any, Make, float]] = {
         lambda n: _doubled(1, 1000 + n),
         GATHER,
     ),
-    # Those of many elements are written in a launch of their own, once for each length.
+    # Those of many elements are written in a launch of their own.
     "upsample_bilinear2d_backward, large": (
         aten.upsample_bilinear2d_backward.default,
         lambda n: _doubled(64, 1024 + n),
@@ -258,7 +258,6 @@ def without_launches() -> Iterator[None]:
         mock.patch.object(torch._C, "_cuda_getDevice", gc.get_debug, create=True),
         mock.patch.object(torch._C, "_cuda_getCurrentRawStream", abs, create=True),
         mock.patch.object(torch.cuda, "is_current_stream_capturing", bool),
-        mock.patch.object(interpolation_tables, "lasting_stream", _lasting_stream),
         mock.patch.object(positions, "out_of_range", _nothing),
         mock.patch.object(max_unpool, "out_of_range", _nothing),
         mock.patch.object(nll_loss2d, "_check_on_host", _nothing),
@@ -269,16 +268,12 @@ def without_launches() -> Iterator[None]:
         yield
 
 
-def _lasting_stream(_: Tensor) -> int | None:
-    return device.lasting_stream(0)
-
-
 def _nothing(*_: object, **__: object) -> None:
     pass
 
 
 def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
-    """Make the calls, and forget what was planned, validated and written for their shapes.
+    """Make the calls, and forget what was planned and validated for their shapes.
 
     The CPU's allocator takes microseconds for sizes that it meets first: no cost of a plan.
     """
@@ -292,9 +287,6 @@ def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
             plan.cache_clear()
     validated.clear()
     forget_recorded()
-    for tables in interpolation_tables._tables.values():
-        tables.axes.clear()
-        tables.used = 0
 
 
 def seconds(function: Any, inputs: Sequence[Arguments]) -> float:

@@ -197,10 +197,21 @@ def gpt(make: Make) -> Training:
     return Training(model, loss)
 
 
+def gpt_bfloat16(make: Make) -> Training:
+    """The same under autocast."""
+    training = gpt(make)
+
+    def loss() -> Tensor:
+        with torch.autocast(make.device.type, torch.bfloat16):
+            return training.loss()
+
+    return Training(training.model, loss)
+
+
 MODELS: dict[str, Callable[[Make], Training]] = {
     make.__name__: make
     for make in (
         *(deeplab, unet3d, spatial_transformer, crnn, graph_network, recommender),
-        *(resnet50, gpt),
+        *(resnet50, gpt, gpt_bfloat16),
     )
 }

@@ -47,7 +47,9 @@ class Results(Measured):
     def read(cls, path: Path) -> Results:
         """Read what :meth:`write` wrote."""
         found = json.loads(path.read_text(encoding="utf-8"))
-        found["rows"] = [Row(**_with_times(row, "times")) for row in found["rows"]]
+        found["rows"] = [
+            Row(**_with_times({"warm": {}} | row, "times", "warm")) for row in found["rows"]
+        ]
         found["steps"] = {
             name: Step(**_with_times(step, "times", "work"))
             for name, step in found["steps"].items()

@@ -29,9 +29,25 @@ from detmode.verify.claims import ClaimError, check_bits
 
 ATEN, NATIVE, OURS = "aten", "pytorch deterministic", "detmode"
 COMPOSED, ROUND_TRIP = "composition", "cpu round trip"
-SIDES = (ATEN, NATIVE, OURS, COMPOSED, ROUND_TRIP)
+ATEN_IN_PLACE, OURS_IN_PLACE = "aten in place", "detmode in place"
+SIDES = (ATEN, NATIVE, OURS, COMPOSED, ROUND_TRIP, ATEN_IN_PLACE, OURS_IN_PLACE)
 """ATen with the flag off, ATen with the flag on, the substitute, and what people write by hand:
-other torch operators, which run with the flag on, and a round trip to the CPU."""
+other torch operators, which run with the flag on, and a round trip to the CPU. The operator's
+in-place form, where it has one, is timed by ATen with the flag off and by the substitute: the
+functional form copies ``self`` first, on both sides."""
+WARM = (ATEN, OURS, ATEN_IN_PLACE, OURS_IN_PLACE)
+"""The sides that are also timed with their inputs in the cache, as a gradient's often are."""
+IN_PLACE = {
+    "aten::index_add": "aten::index_add_",
+    "aten::index_copy": "aten::index_copy_",
+    "aten::index_put": "aten::index_put_",
+    "aten::index_reduce": "aten::index_reduce_",
+    "aten::put": "aten::put_",
+    "aten::scatter.src": "aten::scatter_.src",
+    "aten::scatter_add": "aten::scatter_add_",
+    "aten::scatter_reduce.two": "aten::scatter_reduce_.two",
+}
+"""The in-place forms that programs call: gradients of gathers, indexing and caches of keys."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -43,6 +59,19 @@ def n_bytes(sample: Sample) -> int:
             return sum(each.nbytes for each in tensors_of(sample.arguments(torch.float32)))
     except Exception:
         return 0
+
+
+def read_by(op: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without what no kernel has to read.
+
+    A pool's or a pad's gradient takes ``self`` for its sizes only, and a loss reads one class of
+    each pixel.
+    """
+    if op.endswith("_backward") and ("_pool" in op or "_pad" in op):
+        return {name: value for name, value in arguments.items() if name != "self"}
+    if op == "aten::nll_loss2d_forward":
+        return {**arguments, "self": arguments["self"][:, :1]}
+    return arguments
 
 
 @dataclass(frozen=True)
@@ -176,10 +205,11 @@ class Row:
         sample: the input's name.
         dtype: its dtype.
         contention: as in :class:`Workload`.
-        n_bytes: inputs read once and outputs written once.
+        n_bytes: those that a kernel has to read of the inputs, once, and outputs written once.
         floor: seconds in which a copy moves so many bytes.
         failure: the claim that does not hold, or the error; then nothing was timed.
         times: by side, each a spread, or why the side cannot run.
+        warm: the same of :data:`WARM`, with the inputs in the cache; empty where it was not timed.
     """
 
     family: str
@@ -191,6 +221,7 @@ class Row:
     floor: float = 0.0
     failure: str | None = None
     times: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
+    warm: dict[str, Spread | str] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -239,10 +270,10 @@ def _timed(
     arguments = case.sample.arguments(case.dtype, clock.device)
     able = sides(case, arguments, clock.device)
     times: dict[str, Spread | str] = {}
-    if COMPOSED not in able:
-        times[COMPOSED] = "none"
+    times |= dict.fromkeys({*SIDES} - {*able}, "none")
     # A round trip is slow, and takes about the same for every contention.
-    unwanted = {*SIDES} - {*chosen, OURS} | (set() if workload.first else {ROUND_TRIP})
+    unwanted = {*SIDES} - {*chosen, OURS, OURS_IN_PLACE}
+    unwanted |= set() if workload.first else {ROUND_TRIP}
     for name in unwanted & {*able}:
         times[name] = "not timed"
         del able[name]
@@ -253,17 +284,19 @@ def _timed(
             del able[name]
     with able[OURS].around():
         ours = able[OURS].run()
-    n_bytes = bytes_of(arguments) + bytes_of(ours)
+    n_bytes = bytes_of(read_by(case.sample.op, arguments)) + bytes_of(ours)
     if COMPOSED in able and not _agree(able[COMPOSED], ours):
         times[COMPOSED] = "inaccurate"
         del able[COMPOSED]
     del ours
     times |= interleaved(able, clock, rounds)
+    warm = {name: side for name, side in able.items() if name in WARM and workload.first}
     return dataclasses.replace(
         row,
         n_bytes=n_bytes,
         floor=n_bytes / bandwidth,
         times={name: times[name] for name in SIDES},
+        warm=interleaved(warm, clock, rounds, cold=False),
     )
 
 
@@ -297,6 +330,11 @@ def sides(case: Case, arguments: dict[str, Any], device: torch.device) -> dict[s
         OURS: Timed(here, lambda: mode),
         ROUND_TRIP: Timed(round_trip, lambda: deterministic_flag(False)),
     }
+    in_place = resolve(IN_PLACE.get(case.sample.op, ""))
+    if in_place is not None:
+        written = partial(in_place, **{**arguments, "self": arguments["self"].clone()})
+        found[ATEN_IN_PLACE] = Timed(written, lambda: deterministic_flag(False))
+        found[OURS_IN_PLACE] = Timed(written, lambda: mode)
     if composition is not None:
         composed = partial(composition, **signature_of(func).bind((), arguments))
         found[COMPOSED] = Timed(composed, lambda: deterministic_flag(True))

@@ -33,7 +33,7 @@ def operators(rows: Iterable[Row]) -> Cells:
         if row.failure is not None:
             found.append((*what, *(NOT_TIMED,) * (len(SIDES) + 2)))
             continue
-        sides = tuple(str(row.times[side]) for side in SIDES)
+        sides = tuple(str(row.times.get(side, NOT_TIMED)) for side in SIDES)
         found.append((*what, *sides, number(ratio(row, ATEN)), number(over_floor(row))))
     return found
 
@@ -173,7 +173,8 @@ those captured in a CUDA graph over a captured one."""
 BY_FAMILY = """\
 detmode's time over that of ATen's nondeterministic kernel, of PyTorch's deterministic path where it
 has one, of a composition of other torch operators, of a round trip to the CPU, and of a copy that
-moves the inputs once and the outputs once: geometric means over the inputs."""
+moves once what a kernel has to read of the inputs, and the outputs: geometric means over the
+inputs."""
 
 
 def documented(found: Sequence[Results]) -> str:

@@ -47,11 +47,14 @@ class Clock:
             self.cache_bytes: int = torch.cuda.get_device_properties(self.device).L2_cache_size
         else:
             self.device, self.cache_bytes = torch.device("cpu"), _cpu_cache_bytes()
-        self._twice = torch.empty(2 * self.cache_bytes, dtype=torch.uint8, device=self.device)
+        self._twice = torch.zeros(2 * self.cache_bytes // 4, device=self.device)
 
     def clear_cache(self) -> None:
-        """Overwrite twice what the cache holds; on a GPU this is queued before what follows."""
-        self._twice.zero_()
+        """Read twice what the cache holds; on a GPU this is queued before what follows.
+
+        What is written instead would be in the cache, and go to memory during the next call.
+        """
+        self._twice.sum()
 
     def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
         """Seconds of one call; the GPU is kept busy for ``lead`` seconds before it."""

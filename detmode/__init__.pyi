@@ -38,16 +38,8 @@ from .runs.recording import record
 from .runs.steps import end_step, run_digest
 from .runs.trace_file import TraceError
 from .table import conditions as conditions
-from .table.rule import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    Allow,
-    Guarantee,
-    Native,
-    Refuse,
-    Rule,
-    Substitute,
-)
+from .table.outcome import GPU_TO_GPU, RUN_TO_RUN, Guarantee
+from .table.rule import Allow, Native, Refuse, Rule, Substitute
 from .table.rule_table import RuleTable
 from .verify.certificates import certify
 from .verify.certificates.certificate import Certificate

@@ -34,6 +34,7 @@ autodoc_member_order = "bysource"
 # Types are named as they are written; not all of them have a page.
 nitpicky = False
 # What the button copies can be pasted: without prompts and output.
-copybutton_prompt_text = "$ "
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 html_static_path = ["_static"]
 html_css_files = ["tables.css"]

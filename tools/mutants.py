@@ -199,12 +199,8 @@ UNDONE = (
         "test_hooks.py", ("callbacks.py", "_waiting.get_future", "not future.done()", "False")
     ),
     *_seen_by(
-        "rows/test_interpolation.py -k kept",
-        ("interpolation_tables.py", "kept_tables", "or found.used > CAPACITY", ""),
-    ),
-    *_seen_by(
         "test_allocation.py",
-        ("allocation.py", "_new", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
+        ("allocation.py", "on_cpu", "_poison(_on_cpu(sizes, strides, dtype))", "None"),
     ),
 )
 
@@ -320,7 +316,8 @@ UNSEEN = (
     ),
     *_seen_by(
         "test_accumulator.py",
-        ("accumulator.cuh", "scale", "parts[0] = __double2ll_rn(", "parts[0] = __double2ll_rz("),
+        ("accumulator.cuh", "scaled_in_double", "return __double2ll_rn(", "return __double2ll_rz("),
+        ("accumulator.cuh", "scaled_by_shift", "below_half + odd)", "below_half)"),
     ),
     *_seen_by("test_versions.py -k both_ends", ("chain.py", "on_mps", '"2.15"', '"2.14"')),
     *_seen_by(

@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -47,6 +47,9 @@ CTYPES = {"int": "int64_t", "float": "double", "number": "double", "bool": "bool
 VALUES = {"size": 2, "stride": 1, "step": 1, "padding": 1, "dilation": 1, "dim": 1}
 """Values that operators often take, by a word of the argument's name."""
 SIZES = re.compile(r"(input|self)_sizes?")
+_SHAPES = [(4, 6), (7,), (2, 4, 7), (2, 4, 9), (2, 4, 7, 6, 5)]
+_ODD_SHAPES = [(63, 101), (101,), (1, 4, 63), (1, 12, 9), (1, 4, 63, 101, 9)]
+"""Shapes where the input is no batch of images; 9 columns are what blocks of 2 x 2 give."""
 INDICES = re.compile(r"index|indices|target|offset|bag")
 # What PyTorch's caller names say beside the operator's name.
 _NOISE = {"", "cuda", "gpu", "cpu", "out", "template", "kernel", "with", "indices", "output"}
@@ -58,6 +61,10 @@ class Operator:
     """The launcher, samples and row of one functional operator, as far as its schema tells."""
 
     func: torch._ops.OpOverload
+    shape: tuple[int, ...] = ()
+    """A shape of its input that ATen takes, or a plausible one."""
+    odd: tuple[int, ...] = ()
+    """The same with sizes that no block has."""
 
     @cached_property
     def op(self) -> str:
@@ -117,14 +124,19 @@ class Operator:
         return int(said[1]) if said else 0
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """A plausible shape of its input."""
-        return (2, 4, *(7, 6, 5)[: self.spatial or 2])
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Plausible shapes of its input, the likeliest first."""
+        return [(2, 4, *(7, 6, 5)[: self.spatial or 2]), *_SHAPES]
 
     @property
-    def odd(self) -> tuple[int, ...]:
-        """A shape with sizes that no block has."""
-        return (1, 4, *(63, 101, 9)[: self.spatial or 2])
+    def odd_shapes(self) -> list[tuple[int, ...]]:
+        """The same with sizes that no block has."""
+        return [(1, 4, *(63, 101, 9)[: self.spatial or 2]), *_ODD_SHAPES]
+
+    @property
+    def has_channels(self) -> bool:
+        """True if its input has a form in channels_last."""
+        return len(self.shape) in (4, 5)
 
     @property
     def takes_dim(self) -> bool:
@@ -133,7 +145,7 @@ class Operator:
     @property
     def variants(self) -> tuple[str, ...]:
         """Other samples that are made of one of :attr:`shape`."""
-        last = () if self.spatial == 1 else ("channels_last",)
+        last = ("channels_last",) if self.has_channels else ()
         # The variant counts from the end of the first tensor, which sizes need not be those of.
         sized = any(map(SIZES.fullmatch, self.names))
         dim = ("negative_dim",) if self.takes_dim and not sized else ()
@@ -186,7 +198,7 @@ class Operator:
             f"{each.replace(' ', chr(160))}," for each in [*pointers, *written, *sizes, "int64_t n"]
         )
         lines = textwrap.wrap(
-            text[:-1] + ") {",
+            text[:-1] + ")\xa0{",
             100,
             initial_indent=start,
             subsequent_indent=" " * len(start),
@@ -330,6 +342,39 @@ def operator(op: str) -> Operator:
     return found
 
 
+# In a process of its own: ATen's backward operators may crash on arguments that do not fit.
+_FITS = """
+import importlib, json, sys, torch
+from detmode.table.rule_table import resolve
+from detmode.table.samples import Maker
+op, lines, shapes = json.load(sys.stdin)
+if not op.startswith("aten::"):
+    importlib.import_module(op.partition("::")[0])
+scope = {"torch": torch}
+exec("\\n    ".join(["def arguments(make, *shape):", *lines]), scope)
+for shape in shapes:
+    try:
+        resolve(op)(**scope["arguments"](Maker(torch.float32), *shape))
+    except Exception:
+        continue
+    print(json.dumps(shape), flush=True)
+"""
+
+
+def fitting(operator: Operator) -> Operator:
+    """The operator with the first of the shapes that ATen takes, or else the likeliest."""
+    candidates = operator.shapes + operator.odd_shapes
+    asked = json.dumps([operator.op, operator.sample_lines(), candidates])
+    command = [sys.executable, "-c", _FITS]
+    ran = subprocess.run(command, cwd=ROOT, input=asked, capture_output=True, text=True)
+    taken = [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+    shape, odd = (
+        next((shape for shape in shapes if shape in taken), shapes[0])
+        for shapes in (operator.shapes, operator.odd_shapes)
+    )
+    return replace(operator, shape=shape, odd=odd)
+
+
 def make_family(
     name: str, operators: list[Operator], *, root: Path = ROOT, kernels: bool = True
 ) -> Path:
@@ -357,6 +402,7 @@ def make_family(
         keep_trailing_newline=True,
     )
     environment.filters["quoted"] = quoted
+    operators = [*map(fitting, operators)]
     texts = {
         file: environment.get_template(f"{file}.jinja").render(
             name=name, operators=operators, kernels=kernels

@@ -50,12 +50,18 @@ def launched() -> Iterator[set[Entry]]:
         yield found
 
 
-def smallest(family: str | None = None) -> list[Case]:
-    """The fewest elements first, each case that launches an entry which none before it launches."""
+def smallest(family: str | None = None, entry: str = "") -> list[Case]:
+    """The fewest elements first, each case that launches an entry which none before it launches.
+
+    Args:
+        family: only its cases.
+        entry: a part of the names of the entries that count.
+    """
     chosen, seen = [], set[Entry]()
     for case in sorted(cases(family), key=_elements):
         with launched() as entries:
             run_substituted(case.sample, case.dtype)
+        entries = {each for each in entries if entry in each[1]}
         if not entries <= seen:
             chosen.append(case)
             seen |= entries
@@ -101,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     found.add_argument("--tool", action="append", choices=TOOLS, help="repeatable; default: all")
     found.add_argument("--family", choices=list(families()), metavar="FAMILY", help="only this one")
+    found.add_argument("--entry", default="", metavar="TEXT", help="only entries with this name")
     found.add_argument("--list", action="store_true", help="only print what would be started")
     found.add_argument("--run", nargs="+", metavar="CASE", help="run these, without a tool")
     return found
@@ -122,7 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         return 0
-    names = [str(case) for case in smallest(options.family)]
+    names = [str(case) for case in smallest(options.family, options.entry)]
+    if not names:
+        print("cannot sanitize: no case launches such an entry", file=sys.stderr)
+        return 2
     faulty = []
     for tool in options.tool or TOOLS:
         started = command(tool, names)

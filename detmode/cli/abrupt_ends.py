@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
-from detmode.cli.program import AbruptEnd
 from detmode.process.patched import Patched
 from detmode.process.undo import Undo
+from detmode.reports.failure import AbruptEnd
 from detmode.reports.page import shortened
 
 _EXEC = ("execv", "execve")

@@ -13,9 +13,10 @@ from functools import partial
 
 from detmode.cli.abrupt_ends import before_abrupt_ends
 from detmode.cli.output import note
-from detmode.cli.program import AbruptEnd, Program, die_of, exit_status, lacks_cuda
+from detmode.cli.program import Program, die_of, exit_status, lacks_cuda
 from detmode.cli.streams import flush, say
 from detmode.cli.usage import UsageError
+from detmode.reports.failure import AbruptEnd
 
 Tell = Callable[[BaseException | None], object]
 """Reports on a program; called with the error with which it has ended."""

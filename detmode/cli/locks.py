@@ -101,11 +101,12 @@ class RunLock:
         self.choices: Choices = Choices(locked, self._say if self._warns else None)
         """To be entered while the program runs."""
         self._say_all(found)
-        self.is_refused = bool(found) and not self._warns
-        """True if the program must not start."""
-        if self.is_refused:
+        self.refusal: str | None = None
+        """The reason why the program must not start, in a line."""
+        if found and not self._warns:
             differ = f"{plural(len(found), 'choice')} not as in {shortened(str(self._path))}"
-            print(f"detmode: refused: {differ}; --locked=warn goes on", file=sys.stderr)
+            self.refusal = f"refused: {differ}"
+            print(f"detmode: {self.refusal}; --locked=warn goes on", file=sys.stderr)
 
     def end(self, status: int) -> int:
         """Write the lock, or compare it with what the program has chosen.

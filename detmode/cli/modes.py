@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from detmode.cli.output import note
-from detmode.cli.usage import usage_errors
+from detmode.cli.usage import UsageError, usage_errors
 from detmode.process.rank import rank_of
 
 if TYPE_CHECKING:
@@ -28,13 +28,23 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def modes(options: argparse.Namespace) -> list[DeterministicMode]:
-    """Return the mode under which a program is recorded or probed, if any."""
-    return [mode_of(options)] if options.deterministic or options.simulate else []
+    """Return the mode under which a program is recorded or probed, if any.
+
+    Raises:
+        UsageError: an option asks for more of a mode that there is not.
+    """
+    asked = policy(options)
+    if options.deterministic or options.simulate:
+        return [mode_of(options, **asked)]
+    if asked != {"warn_only": False, "strict": False, "substitute": True, "overrides": {}}:
+        raise UsageError("what the mode does with calls needs a mode: give --deterministic as well")
+    return []
 
 
 def mode_of(options: argparse.Namespace, **more: Any) -> DeterministicMode:
     """Return the mode of a program, with ``more`` arguments; simulated where that can be."""
     from detmode.mode.deterministic_mode import DeterministicMode
+    from detmode.process.interface import COMMAND
 
     simulate, seed = options.simulate, options.schedule_seed
     if simulate:
@@ -44,9 +54,10 @@ def mode_of(options: argparse.Namespace, **more: Any) -> DeterministicMode:
         if reason is not None:
             note(f"not simulating CUDA: {reason}")
             simulate = seed = None
-    with usage_errors(TypeError, ValueError):
+    with usage_errors(TypeError, ValueError, told=COMMAND.in_words):
         mode = DeterministicMode(simulate=simulate, schedule_seed=seed, **more)
     mode.acts_in_threads = True
+    mode.start_through(COMMAND)
     return mode
 
 

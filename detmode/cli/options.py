@@ -60,8 +60,8 @@ def policy(group: Place) -> None:
         group,
         "--override",
         "OP=ACTION",
-        "an operator, overload or glob to allow, warn, error, native or substitute, e.g. "
-        "aten::histc=allow; repeatable",
+        "an operator, overload, glob or module to allow, warn, error, native or substitute, e.g. "
+        "aten::histc=allow, Net.head=warn; repeatable",
         type=as_override,
     )
 
@@ -85,6 +85,7 @@ def observed_mode(parser: argparse.ArgumentParser) -> None:
     """Add whether a program that is recorded or probed runs under the mode."""
     group = parser.add_argument_group("the mode")
     flag(group, "--deterministic", "run it under the mode, as 'detmode run' does")
+    policy(group)
     simulation(group)
 
 

@@ -12,12 +12,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import detmode
 from detmode.cli.program import die_of
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process import log
+from detmode.process.project import as_words, defaults_for
 from detmode.process.spelling import did_you_mean
 from detmode.reports.terminal import has_colour, painted
 
@@ -28,6 +31,12 @@ _COMMANDS = {
     "check this machine": ("doctor", "lock", "verify", "certify"),
 }
 """The modules of :mod:`detmode.cli.commands`, as ``--help`` shows them."""
+
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files", "tcsh": "f"}
+"""The function of each shell that completes names of files, as in ``shtab.FILE``."""
+
+_OF_PROJECT = ("run", "audit")
+"""The commands for which ``[tool.detmode]`` in ``pyproject.toml`` has defaults."""
 
 _FIRST_STEPS = """\
 first steps:
@@ -63,6 +72,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of all commands, from which shtab writes completion for a shell."""
+    parser, commands = _parsers()
+    (listed,) = (action for action in parser._actions if action.choices is commands)
+    listed.help = "a command"  # --help shows them in its own words
+    for command in commands.values():
+        for action in command._actions:
+            if action.type is Path or action.dest == "program":
+                setattr(action, "complete", _FILES)  # noqa: B010 -- an attribute that shtab reads
+    return parser
+
+
 def _main(arguments: list[str]) -> int:
     parser, commands = _parsers()
     if not arguments:
@@ -84,9 +105,30 @@ def _main(arguments: list[str]) -> int:
     with usage_errors(ValueError):
         log.level()
         log.formatter()
+        if options.command in _OF_PROJECT:
+            options = _with_defaults(parser, commands[options.command], options, arguments)
     options.arguments = arguments
     code: int = options.run(options)
     return code
+
+
+def _with_defaults(
+    parser: _Parser, command: _Parser, options: argparse.Namespace, arguments: list[str]
+) -> argparse.Namespace:
+    """Return the options of a command with those that the project chooses.
+
+    Raises:
+        ProjectError: the project's table is wrong.
+    """
+    typed = {word.partition("=")[0] for word in arguments[: -len(options.program)]}
+    words: list[str] = []
+    with suppress(FileNotFoundError):  # the working directory is gone
+        words = as_words(defaults_for(Path.cwd()), command._option_string_actions, typed)
+    if not words:
+        return options
+    command.prog = f"{command.prog}: [tool.detmode] in pyproject.toml"
+    place = arguments.index(options.command) + 1
+    return parser.parse_args([*arguments[:place], *words, *arguments[place:]])
 
 
 def _say_error(program: str, text: str) -> None:
@@ -120,6 +162,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
             examples = (f"  detmode {name} {example}" for example in module.EXAMPLES)
             added = commands.add_parser(
                 name,
+                help=module.ABOUT,
                 description=f"{module.ABOUT[:1].upper()}{module.ABOUT[1:]}.",
                 epilog="\n".join(["examples:", *examples]),
             )

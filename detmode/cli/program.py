@@ -19,7 +19,7 @@ from typing import NoReturn
 
 import detmode
 from detmode.cli.streams import flush, say
-from detmode.reports.page import shortened
+from detmode.reports.failure import failure_of, where
 
 _PACKAGE = detmode.__path__[0] + os.sep
 
@@ -139,33 +139,6 @@ def _find(target: str, *, is_container: bool) -> tuple[importlib.machinery.Modul
     return spec, code
 
 
-class AbruptEnd(SystemExit):
-    """The end of a program that no ``with`` statement of it survives.
-
-    Attributes:
-        failure: the way in which it failed, or ``None``.
-    """
-
-    failure: str | None = None
-
-
-def failure_of(error: BaseException | None) -> str | None:
-    """Return how a program has failed, in a line; ``None`` if it has not.
-
-    Args:
-        error: with which it ended.
-    """
-    if error is None:
-        return None
-    if isinstance(error, AbruptEnd):
-        return error.failure
-    if isinstance(error, SystemExit):
-        if error.code is None or error.code == 0:
-            return None
-        return f"exit code {error.code & 0xFF if isinstance(error.code, int) else 1}"
-    return f"{type(error).__name__}{_where(error.__traceback__)}"
-
-
 _NO_CUDA = (
     "Torch not compiled with CUDA enabled",
     "Found no NVIDIA driver on your system",
@@ -198,7 +171,7 @@ def exit_status(error: BaseException | None) -> int:
         return 1
     if sys.excepthook is sys.__excepthook__:
         if isinstance(error, KeyboardInterrupt) and not _shows_everything():
-            say(f"detmode: interrupted{_where(error.__traceback__)}")
+            say(f"detmode: interrupted{where(error.__traceback__)}")
             return 128 + signal.SIGINT
         lines = traceback.TracebackException.from_exception(error)
         if not _shows_everything():
@@ -214,15 +187,6 @@ def exit_status(error: BaseException | None) -> int:
 
 def _shows_everything() -> bool:
     return os.environ.get("DETMODE_LOG", "").lower() == "debug"
-
-
-def _where(tb: TracebackType | None) -> str:
-    """Return the program's innermost line, as `` at file:line``; empty if it has none."""
-    from detmode.sites.user_files import is_own
-
-    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(tb)]
-    own = [f"{file}:{line}" for file, line in lines if is_own(file)]
-    return f" at {shortened(own[-1])}" if own else ""
 
 
 def die_of(number: signal.Signals) -> NoReturn:

@@ -14,8 +14,11 @@ from detmode.cli.output import as_asked, show
 from detmode.cli.streams import flush, say
 from detmode.cli.usage import UsageError
 
-_KNOWN = {"run", "--twice", "--simulate", "--schedule-seed", "--cuda-on-cpu"}
-"""Words that may stand beside ``--twice``: a recording takes them, too."""
+_KNOWN = {
+    *("--twice", "--simulate", "--schedule-seed", "--cuda-on-cpu"),
+    *("--warn-only", "--strict", "--no-substitute", "--override"),
+}
+"""Options that may stand beside ``--twice``: a recording takes them, too."""
 
 
 def run_twice(options: argparse.Namespace) -> int:
@@ -67,10 +70,17 @@ def _recorded(options: argparse.Namespace, run: Path, number: int) -> int:
     """Record one of the runs; return the program's exit code."""
     flush()
     kind = ["-m"] if options.is_module else ["-c"] if options.is_code else []
-    program: Sequence[str] = [*_simulation(options, number), *kind, *options.program]
+    words = [*_policy(options), *_simulation(options, number)]
+    program: Sequence[str] = [*words, *kind, *options.program]
     command = [sys.executable, "-m", "detmode", "record", "--deterministic", "--quiet"]
     output = None if number == 1 else subprocess.DEVNULL
     return subprocess.call([*command, "-o", str(run), *program], stdout=output)
+
+
+def _policy(options: argparse.Namespace) -> list[str]:
+    flags = ("warn_only", "strict", "no_substitute")
+    words = [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    return words + [f"--override={op}={action}" for op, action in options.override]
 
 
 def _simulation(options: argparse.Namespace, number: int) -> list[str]:

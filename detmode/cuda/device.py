@@ -11,6 +11,8 @@ import functools
 import hashlib
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ __all__ = ["extra", "launch_blocks", "unavailable"]
 
 # Static and dynamic shared memory that a block may have before the kernel's limit is raised.
 _SHARED_DEFAULT = 48 * 1024
+# The driver's CU_STREAM_CAPTURE_MODE_RELAXED.
+_RELAXED = 2
 
 
 def extra() -> str:
@@ -145,6 +149,33 @@ class _Kernel:
             self.shared = shared
 
 
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def _exchange_capture_mode(mode: int) -> int:
+    """Give this thread a mode of captures; returns the mode that it had."""
+    exchanged = ctypes.c_int(mode)
+    problem = _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(exchanged))
+    if problem:
+        raise RuntimeError(f"the CUDA driver refuses a mode of captures (error {problem})")
+    return exchanged.value
+
+
+@contextmanager
+def _beside_captures() -> Iterator[None]:
+    """Let this thread load code while others capture, as PyTorch's allocator may allocate then.
+
+    Otherwise the driver refuses it, and ends each capture in PyTorch's default mode, "global".
+    """
+    mode = _exchange_capture_mode(_RELAXED)
+    try:
+        yield
+    finally:
+        _exchange_capture_mode(mode)
+
+
 _kernels: dict[tuple[Source, str, int], _Kernel] = {}
 _lock = Lock()
 
@@ -204,14 +235,6 @@ def most_shared(index: int) -> int:
     return int(cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"])
 
 
-def lasting_stream(index: int) -> int | None:
-    """The current stream of the GPU `index`; see `detmode.cuda.lasting_stream`."""
-    if index != torch._C._cuda_getDevice() or torch.cuda.is_current_stream_capturing():
-        return None
-    stream: int = torch._C._cuda_getCurrentRawStream(index)
-    return stream
-
-
 def load(source: Source, entry: str, device: torch.device) -> bool:
     """Load an entry as its first launch on `device` would; true if that compiled it.
 
@@ -263,5 +286,6 @@ def _load_once(source: Source, entry: str, index: int) -> _Kernel:
         import cupy
 
         cupy.cuda.runtime.setDevice(index)
-        kernel = _kernels[key] = _Kernel(source, entry, index)
+        with _beside_captures():
+            kernel = _kernels[key] = _Kernel(source, entry, index)
     return kernel

@@ -29,7 +29,6 @@ __all__ = [
     "ctype",
     "forget_plans",
     "index_ctype",
-    "lasting_stream",
     "launch",
     "launch_blocks",
     "load",
@@ -399,15 +398,6 @@ def _start(
         host.launch_blocks(source, entry, grid, block, bound, shared)
     if (here := recorder()) is not None:
         here.launched(what, grid, bound)
-
-
-def lasting_stream(tensor: Tensor) -> int | None:
-    """The stream in whose order later launches find what a launch on a tensor's device writes now.
-
-    None where nothing can be kept for them: while a CUDA graph captures the stream, on a GPU that
-    is not the current one, and on the CPU, where every launch is to be tested in every schedule.
-    """
-    return gpu.lasting_stream(tensor.get_device()) if tensor.is_cuda else None
 
 
 def most_shared(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""What a launcher does for a call, written down: a plan, which is data.
+"""Plans: what a launcher does for a call, written down as data.
 
 The sizes, strides, dtypes and numbers of a call decide on it, and the bits of its tensors do not.
 So what was recorded once (:mod:`detmode.cuda.recorder`) holds for each later call of the same form,
@@ -20,15 +20,15 @@ from detmode.cuda.source import Source
 
 __all__ = [
     "CONSTANT",
-    "Call",
+    "AtenCall",
     "Check",
     "Copy",
     "Empty",
     "Fill",
     "Form",
     "Launch",
-    "Place",
     "Plan",
+    "Pointer",
     "Step",
     "StridedCopy",
     "View",
@@ -38,19 +38,19 @@ CONSTANT = -1
 """Stands for a slot where there is no memory; the byte is 0."""
 
 
-class Place(NamedTuple):
-    """Where memory begins: so many bytes behind the first element of a slot."""
+class Pointer(NamedTuple):
+    """An address: so many bytes behind the first element of a slot."""
 
     slot: int
     byte: int
 
 
-NOWHERE = Place(CONSTANT, 0)
+NOWHERE = Pointer(CONSTANT, 0)
 """The place of a tensor without elements."""
 
 
 class Form(NamedTuple):
-    """What a tensor is like, except for where it lies; strides count elements."""
+    """A tensor's dtype, sizes and strides, which count elements."""
 
     dtype: torch.dtype
     sizes: tuple[int, ...]
@@ -78,7 +78,7 @@ class Form(NamedTuple):
 class View(NamedTuple):
     """Memory that is looked at as a tensor."""
 
-    place: Place
+    place: Pointer
     form: Form
 
 
@@ -91,7 +91,7 @@ class Empty(NamedTuple):
 class Fill(NamedTuple):
     """Write a pattern of 1, 2, 4, 8 or 16 bytes, again and again."""
 
-    place: Place
+    place: Pointer
     nbytes: int
     pattern: bytes
 
@@ -99,8 +99,8 @@ class Fill(NamedTuple):
 class Copy(NamedTuple):
     """Copy bytes that lie together."""
 
-    target: Place
-    source: Place
+    target: Pointer
+    source: Pointer
     nbytes: int
 
 
@@ -145,13 +145,13 @@ class Check(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class Call(NamedTuple):
+class AtenCall(NamedTuple):
     """Call an operator of ATen that allocates its results, or writes to its arguments.
 
     Args:
         func: the overload.
         args, kwargs: in which a :class:`View` stands for a tensor.
-        results: what is made: the forms of new slots, in order.
+        results: the forms of the tensors that it makes, which are new slots, in order.
         has_flag: whether PyTorch's deterministic flag is on in the call.
     """
 
@@ -162,10 +162,10 @@ class Call(NamedTuple):
     has_flag: bool
 
 
-Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | Call
+Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | AtenCall
 
 EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
-"""How the words of a step begin."""
+"""The first word of a step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ class Plan:
                 where the player hands launches and checks to Python, also for a :class:`Check`.
         """
         on_host = (Launch, Check) if self.device == "cpu" else ()
-        pythons = Call if on_host else (Call, Check)
+        pythons = AtenCall if on_host else (AtenCall, Check)
         widest = 8 if on_host else 4  # of a memset
         for step in self.steps:
             if isinstance(step, pythons) or (

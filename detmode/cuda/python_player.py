@@ -22,15 +22,15 @@ from torch import Tensor
 from detmode.cuda import allocation, device, host
 from detmode.cuda.plan import (
     CONSTANT,
-    Call,
+    AtenCall,
     Check,
     Copy,
     Empty,
     Fill,
     Form,
     Launch,
-    Place,
     Plan,
+    Pointer,
     Step,
     StridedCopy,
     View,
@@ -68,7 +68,7 @@ def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
 def calls_aten(plan: Plan) -> bool:
     """Return whether a player of the plan calls operators that rules may list."""
     return any(
-        isinstance(step, (Call, Check, StridedCopy))
+        isinstance(step, (AtenCall, Check, StridedCopy))
         or (isinstance(step, Fill) and not _is_uniform(step.pattern))
         for step in plan.steps
     )
@@ -86,7 +86,7 @@ class _Writer:
         plan, index: as for :func:`player`.
 
     Attributes:
-        constants: what the text has by name.
+        constants: those that the text has by name.
     """
 
     def __init__(self, plan: Plan, index: int) -> None:
@@ -145,10 +145,10 @@ class _Writer:
                 self._launch(step)
             case Check():
                 self._check(step)
-            case Call():
+            case AtenCall():
                 self._call(step)
 
-    def _call(self, step: Call) -> None:
+    def _call(self, step: AtenCall) -> None:
         function = self.name(step.func if step.has_flag else _without_flag(step.func))
         call = self.call(function, step.args, step.kwargs)
         if not step.results:
@@ -167,7 +167,7 @@ class _Writer:
         self.line(f"t{len(self._forms)} = {value}")
         self._forms[len(self._forms)] = form
 
-    def address(self, place: Place) -> str:
+    def address(self, place: Pointer) -> str:
         """Return an address."""
         slot, byte = place
         if slot == CONSTANT:
@@ -270,7 +270,7 @@ class _OnHost(_Writer):
 
     def _launch(self, step: Launch) -> None:
         tensors = ("None" if view is None else self.tensor(view) for view in step.pointers)
-        bound = f"({self.name(step.numbers)}, ({''.join(f'{each}, ' for each in tensors)}))"
+        bound = f"({self.name(step.numbers)}, ({''.join(f'{tensor}, ' for tensor in tensors)}))"
         what = ", ".join(map(self.name, (step.source, step.entry, step.grid, step.block)))
         # Looked up in each call: tests have other functions in its place.
         self.line(f"{self.name(host)}.launch_blocks({what}, {bound}, {self.name(step.shared)})")

@@ -25,15 +25,15 @@ from torch.utils._pytree import tree_map_only
 from detmode.cuda.plan import (
     CONSTANT,
     NOWHERE,
-    Call,
+    AtenCall,
     Check,
     Copy,
     Empty,
     Fill,
     Form,
     Launch,
-    Place,
     Plan,
+    Pointer,
     Step,
     StridedCopy,
     View,
@@ -124,7 +124,7 @@ class _HostReads(TorchFunctionMode):
 
 
 class Recorder(TorchDispatchMode):
-    """What a launcher does, so far.
+    """The record of a launcher, so far.
 
     Args:
         inputs, writes: as of :class:`recording`.
@@ -221,7 +221,7 @@ class Recorder(TorchDispatchMode):
             return None  # views
         args, kwargs = self._as_views((args, kwargs))
         has_flag = torch.are_deterministic_algorithms_enabled()
-        self._note(Call(func, args, kwargs, tuple(map(form_of, new)), has_flag), new)
+        self._note(AtenCall(func, args, kwargs, tuple(map(form_of, new)), has_flag), new)
 
     def _note_fill(self, args: Any) -> bool:
         """Note that memory is filled with one number; return false if it is another fill."""
@@ -267,8 +267,8 @@ class Recorder(TorchDispatchMode):
                 return slot
         return None
 
-    def _place(self, tensor: Tensor) -> Place:
-        """Where a tensor begins."""
+    def _place(self, tensor: Tensor) -> Pointer:
+        """Return where a tensor begins."""
         if tensor.numel() == 0:
             return NOWHERE
         if tensor.is_conj() or tensor.is_neg() or tensor.layout is not torch.strided:
@@ -276,7 +276,7 @@ class Recorder(TorchDispatchMode):
             return NOWHERE
         address, slot = tensor.data_ptr(), self._slot_of(tensor)
         if slot is not None:
-            return Place(slot, address - self._ranges[slot][0])
+            return Pointer(slot, address - self._ranges[slot][0])
         self.refuse("memory of neither the inputs nor the call")
         return NOWHERE
 
@@ -331,35 +331,35 @@ class Recorder(TorchDispatchMode):
     def _check_use(self, used: set[int | None]) -> None:
         """Refuse an operator whose result leads nowhere: it may have been read on the host."""
         for step, slots in self._steps:
-            if isinstance(step, Call) and slots and used.isdisjoint(slots):
+            if isinstance(step, AtenCall) and slots and used.isdisjoint(slots):
                 self.refuse(f"{step.func}: nothing uses its result")
 
     def _arranged(
         self, used: set[int | None], returned: dict[int, Tensor]
-    ) -> tuple[tuple[Step, ...], dict[int, Place]]:
+    ) -> tuple[tuple[Step, ...], dict[int, Pointer]]:
         """The steps, of which one allocates all that does not leave the call; and the new places.
 
         ``used``: slots. ``returned``: the results by their slots.
         """
-        moved = {slot: Place(slot, 0) for slot in range(self._n_inputs)}
-        moved[CONSTANT] = Place(CONSTANT, 0)
+        moved = {slot: Pointer(slot, 0) for slot in range(self._n_inputs)}
+        moved[CONSTANT] = Pointer(CONSTANT, 0)
         new: list[Step] = []
         size = 0
         for slot in self._allocated:
             if slot in used and slot not in returned:
-                moved[slot] = Place(self._n_inputs, size)
+                moved[slot] = Pointer(self._n_inputs, size)
                 start, end = self._ranges[slot]
                 size += max(-(-(end - start) // _STEP), 1) * _STEP
         if size:
             new.append(Empty(Form(torch.uint8, (size,), (1,))))
         for slot in self._allocated:
             if slot in returned:
-                moved[slot] = Place(self._n_inputs + len(new), 0)
+                moved[slot] = Pointer(self._n_inputs + len(new), 0)
                 new.append(Empty(form_of(returned[slot])))
         number = self._n_inputs + len(new)
         for step, slots in self._steps:
-            for slot in slots if isinstance(step, Call) else ():
-                moved[slot] = Place(number, 0)
+            for slot in slots if isinstance(step, AtenCall) else ():
+                moved[slot] = Pointer(number, 0)
                 number += 1
         rest = (step for step, _ in self._steps if not isinstance(step, Empty))
         return (*new, *(_moved(step, moved) for step in rest)), moved
@@ -414,11 +414,11 @@ def _is_dense(form: Form) -> bool:
     return True
 
 
-def _moved(value: Any, places: Mapping[int, Place]) -> Any:
+def _moved(value: Any, places: Mapping[int, Pointer]) -> Any:
     """Return a step, or a part of one, with the places to which slots are moved."""
-    if isinstance(value, Place):
+    if isinstance(value, Pointer):
         slot, byte = places[value.slot]
-        return Place(slot, byte + value.byte)
+        return Pointer(slot, byte + value.byte)
     if isinstance(value, dict):
         return {name: _moved(part, places) for name, part in value.items()}
     if not isinstance(value, (tuple, list)) or isinstance(value, (Form, torch.Size)):
@@ -427,9 +427,9 @@ def _moved(value: Any, places: Mapping[int, Place]) -> Any:
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
-def _places_in(value: Any) -> Iterator[Place]:
+def _places_in(value: Any) -> Iterator[Pointer]:
     """Return the places in a step, or in a part of one."""
-    if isinstance(value, Place):
+    if isinstance(value, Pointer):
         yield value
     elif isinstance(value, (tuple, list, dict)) and not isinstance(value, Form):
         for part in value.values() if isinstance(value, dict) else value:

@@ -25,6 +25,9 @@ _MULTIPROCESSORS = 128
 """Of a large GPU. With fewer blocks for each than may share it, they have more threads instead."""
 _RESERVED = 1024
 """Bytes of shared memory that a GPU takes for itself, for each block."""
+_STEP = 4096
+"""Bytes of shared memory that a launch asks for are a multiple of this, so that there are few
+launches of a kernel, and all that it does not ask for is cache."""
 
 
 class Strips(NamedTuple):
@@ -82,4 +85,5 @@ def strips_of(
         shared = (most_shared + _RESERVED) // share - _RESERVED
         if strip * each <= shared and blocks >= share * _MULTIPROCESSORS:
             break
+    shared = min(shared, -(-strip * each // _STEP) * _STEP)
     return Strips(min(blocks, _MOST_BLOCKS), most_threads // share, shared, strip, strips)

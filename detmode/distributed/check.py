@@ -51,6 +51,12 @@ _made = itertools.count()
 class RankError(RuntimeError):
     """Ranks differ in what must be equal, or a rank takes no part in a check.
 
+    >>> try:
+    ...     with detmode.check_ranks(torch.nn.Linear(2, 1)) as check:
+    ...         check.compare()
+    ... except detmode.RankError as error:
+    ...     print(error.ranks, error.tensor)
+
     Attributes:
         ranks: the ranks that differ from the majority, or take no part; all that are involved if
             one cannot tell.
@@ -79,6 +85,10 @@ class check_ranks:
     The result of a check is read at the next one, or at the end of the block, so that nothing waits
     for it. A fault after step ``n`` is therefore reported within two checks, on every rank of
     ``group``; the ranks of another group raise together two checks later at most.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with detmode.check_ranks(model, every=100) as check:
+    ...     check.compare()
 
     Args:
         module: the same on all ranks of the group.

@@ -24,6 +24,9 @@ def fix_buckets(model: DistributedDataParallel) -> None:
     hardly overlap with backward. The bits still depend on ``bucket_cap_mb``, on the number of
     ranks, and on which parameters require gradients.
 
+    >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    >>> detmode.distributed.fix_buckets(model)
+
     Raises:
         TypeError: ``model`` is no ``DistributedDataParallel``.
         RuntimeError: it is too late: there are gradients, or hooks that would see this.

@@ -31,16 +31,16 @@ class MicrobatchReducer:
     and their mean is rounded once. After the loop it is in ``grad`` of each parameter, on every
     rank:
 
-    .. code-block:: python
-
-        reducer = detmode.distributed.MicrobatchReducer(model, microbatches=8)
-        for step in range(steps):
-            for index in reducer.microbatches(step):
-                images, digits = microbatch(step, index)
-                F.cross_entropy(model(images), digits).backward()
-            reducer.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    >>> model = torch.nn.Linear(4, 2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> reducer = detmode.distributed.MicrobatchReducer(model, microbatches=8)
+    >>> for step in range(2):
+    ...     for index in reducer.microbatches(step):
+    ...         inputs, classes = torch.rand(3, 4), torch.randint(2, (3,))
+    ...         torch.nn.functional.cross_entropy(model(inputs), classes).backward()
+    ...     norm = reducer.clip_grad_norm_(1.0)
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
 
     The module may be in :class:`~torch.nn.parallel.DistributedDataParallel`, whose own reduction is
     off in the loop, or sharded by ``fully_shard`` (FSDP2) on a mesh of one dimension; ``grad``

@@ -47,7 +47,7 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
     """
 
     def __init__(self, mode: DeterministicMode | None = None, *, seed: int | None = None) -> None:
-        self.mode = DeterministicMode() if mode is None else mode
+        self.mode = training.mode_of(mode)
         self.seed = seed
         self._is_inside = False
         self._generators: list[torch.Generator] = []
@@ -91,17 +91,17 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Leave the mode, and print the report so far."""
-        if self._leave():
+        if self._leave(exception):
             training.show(training.own_report(self.mode))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the mode where Lightning has ended the training in another way."""
         self._leave()
 
-    def _leave(self) -> bool:
+    def _leave(self, error: BaseException | None = None) -> bool:
         was_inside, self._is_inside = self._is_inside, False
         if was_inside:
-            self.mode.__exit__(None, None, None)
+            self.mode.__exit__(error and type(error), error, error and error.__traceback__)
         return was_inside
 
     # Generators

@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from detmode.mode.deterministic_mode import DeterministicMode
+from detmode.process.interface import NOTEBOOK
 from detmode.table.override_option import as_override
 
 
@@ -58,7 +59,8 @@ class _DeterministicMagics(Magics):
                 schedule_seed=options.schedule_seed,
             )
         except (TypeError, ValueError) as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(NOTEBOOK.in_words(str(error))) from error
+        mode.start_through(NOTEBOOK)
         body, last = self._compiled(cell)
         try:
             with mode:

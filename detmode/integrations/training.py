@@ -14,6 +14,7 @@ from detmode.distributed.fixed_buckets import fix_buckets
 from detmode.distributed.one_report import ALONE
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode, current_mode
 from detmode.process.dispatch import without_modes
+from detmode.process.interface import TRAINER
 from detmode.process.rank import has_group
 from detmode.reports.report import Report
 from detmode.reports.rows import ACTIONS
@@ -21,6 +22,13 @@ from detmode.reports.terminal import terminal_width
 from detmode.reports.union import of_ranks
 
 T = TypeVar("T")
+
+
+def mode_of(mode: DeterministicMode | None) -> DeterministicMode:
+    """Return the mode that a callback is given, or a new one; it speaks the callback's words."""
+    mode = DeterministicMode() if mode is None else mode
+    mode.start_through(TRAINER)
+    return mode
 
 
 def world() -> tuple[int, int]:
@@ -100,7 +108,7 @@ def check_flag(mode: DeterministicMode, strict: str, lenient: str) -> None:
         raise ValueError(
             f"PyTorch's deterministic flag asks for {asked} ({lenient if warns else strict}), but "
             f"the mode of DeterministicCallback for {wanted}; pass "
-            f"DeterministicCallback(DeterministicMode(warn_only={warns})), or leave the other out"
+            f"{TRAINER.option('warn_only', warns)}, or leave the other out"
         )
 
 

@@ -53,7 +53,7 @@ class DeterministicCallback(TrainerCallback):  # type: ignore[misc]  # read with
     """
 
     def __init__(self, mode: DeterministicMode | None = None) -> None:
-        self.mode = DeterministicMode() if mode is None else mode
+        self.mode = training.mode_of(mode)
         self._trainer: Trainer | None = None  # while it trains
         # From a checkpoint, until the first step.
         self._loaded: dict[str, Any] | None = None

@@ -25,6 +25,11 @@ class allow:
     affects only the thread that enters it. A generator function that it decorates is in the block
     while it runs, and outside while it waits.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode, detmode.allow("torch.histc"):
+    ...     counts = torch.histc(torch.ones(9), bins=3)
+    >>> [row.action for row in mode.records]
+    ['allow']
+
     Args:
         operators: PyTorch's functions and modules by name (``"torch.histc"``, ``"F.interpolate"``)
             or themselves (``torch.histc``); operators and overloads, forward or backward

@@ -13,6 +13,7 @@ import torch
 from detmode.mode.decide import Decision, Policy, decide
 from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
+from detmode.mode.module_overrides import by_precision
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import OverloadInfo, is_elementwise
 from detmode.mode.plans import plans_of
@@ -20,7 +21,9 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import on_host
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import CompiledInside
+from detmode.process.interface import PYTHON, Interface
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row, RuleTable, forwards_of
 from detmode.table.twins import original_of
 
@@ -33,12 +36,15 @@ class BaseMode(CompiledInside):
     Args:
         policy: settings that the decisions depend on.
         table: the rules.
-        overrides: actions, by the names or globs that they are for.
+        overrides: actions, by the names or globs of operators, or the paths of modules, that they
+            are for.
         simulate: a device type, on which CPU and meta tensors count as tensors.
         compiles: false if functions given to ``torch.compile`` run operator by operator.
         logger: gets the warnings, and a line for each call.
 
     Attributes:
+        overrides: those of operators.
+        module_overrides: those of modules, the most precise first.
         overloads: by what an overload calls, the facts; None if its calls are not intercepted.
         elementwise: of the same, those whose kernels make no views of what they are given.
         decisions: by the facts that the policy decides on.
@@ -54,6 +60,9 @@ class BaseMode(CompiledInside):
     intercepts_listed = False
     """True if kernels of the listed operators hand the calls over, and not a dispatch mode."""
 
+    interface = PYTHON
+    """The interface through which it was started; what it says is in that one's words."""
+
     # Modes of tests and modes that only observe override these.
     announced_actions: ClassVar[Container[str]] = ("warn", "error")
     """The actions that give a warning or an error."""
@@ -62,17 +71,20 @@ class BaseMode(CompiledInside):
         self,
         policy: Policy,
         table: RuleTable,
-        overrides: dict[str, str],
+        overrides: dict[str, ActionName],
         simulate: str | None,
         compiles: bool,
         logger: logging.Logger,
     ) -> None:
         self.policy = policy
         self.table = table
-        self.overrides = overrides
+        self.module_overrides = by_precision(overrides)
+        self.overrides = {
+            name: action for name, action in overrides.items() if name not in self.module_overrides
+        }
         # Those of forwards whose backwards are found by the autograd node alone.
         self.forwards_overridden = {
-            name: overrides[name] for name in table.forwards_among(overrides)
+            name: overrides[name] for name in table.forwards_among(self.overrides)
         }
         self.simulate = simulate
         self.compiles = compiles
@@ -86,11 +98,20 @@ class BaseMode(CompiledInside):
         self.elementwise: set[Any] = set()
         self.decisions: dict[tuple[Any, ...], Decision] = {}
         self.kinds: dict[type, int] = {}
-        self.counter = RowCounter(self.logger)
+        self.counter = RowCounter(self.logger, self.interface)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
+
+    @property
+    def decides_on_native(self) -> bool:
+        """True if no call of a native row may be left to PyTorch's flag: each is decided on."""
+        return self.policy.warn_only or bool(self.module_overrides)
+
+    def start_through(self, interface: Interface) -> None:
+        """Choose the interface, before the first block."""
+        self.interface = self.counter.interface = interface
 
     def meet(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note the devices on which an operator is called for the first time."""
@@ -108,7 +129,9 @@ class BaseMode(CompiledInside):
             if info is not None:
                 if self.simulate is not None:
                     info.run = on_host(info, info.run)
-                info.plans = plans_of(info, self)
+                # The forward of a call is known only once its place has been looked up.
+                if not self.forwards_overridden:
+                    info.plans = plans_of(info, self.table, self.policy, self.simulate)
             Detours.look_again()
             self.overloads[operator] = info
             if is_elementwise(func):
@@ -130,7 +153,9 @@ class BaseMode(CompiledInside):
             info.twin = called
         return info
 
-    def decide(self, facts: tuple[Row | None, str | None, bool, bool, str | None]) -> Decision:
+    def decide(
+        self, facts: tuple[Row | None, ActionName | None, bool, bool, str | None]
+    ) -> Decision:
         """Decide by the row, override, ``allow`` region, flag, and what makes a launch fail."""
         row, override, is_allowed, has_flag, unavailable = facts
         decision = decide(
@@ -154,11 +179,11 @@ class BaseMode(CompiledInside):
         """Log a warning, once for each topic."""
         if topic not in self._said:
             self._said.add(topic)
-            self.logger.warning("%s", text)
+            self.logger.warning("%s", self.interface.in_words(text))
 
 
 def facts_of(
-    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, str]
+    func: torch._ops.OpOverload, table: RuleTable, overrides: Mapping[str, ActionName]
 ) -> OverloadInfo:
     """Return the facts about an overload, with the rows and the override that apply to it."""
     rows = table.get(func)

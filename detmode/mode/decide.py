@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from detmode import cuda
 from detmode.mode import messages
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Native, Rule, Substitute
 
 _get_mode = torch._C._get_dispatch_mode
@@ -35,17 +37,17 @@ class Decision:
         override: the action that ``overrides`` give the operator, or its forward.
     """
 
-    action: str
+    action: ActionName | Literal["pass"]
     why: str
     unavailable: str | None = None
-    override: str | None = None
+    override: ActionName | None = None
 
 
 def decide(
     rule: Rule | None,
     policy: Policy,
     *,
-    override: str | None = None,
+    override: ActionName | None = None,
     is_allowed: bool = False,
     is_flag_on: bool = True,
     unavailable: str | None = None,
@@ -69,7 +71,7 @@ def decide(
     if override in ("allow", "native"):
         return Decision(override, "an override asks for it")
     if override in ("warn", "error") or rule is None:
-        action = override or "warn"
+        action: ActionName = override or "warn"
         unavailable = None
     else:
         if not isinstance(rule.action, Substitute) or not (policy.substitute or override):

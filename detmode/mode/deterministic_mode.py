@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 import wrapt
@@ -27,6 +28,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level, innermost_mode, open_levels
+from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
 from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
@@ -35,10 +37,11 @@ from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
 from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
-from detmode.table.names import Overrides
+from detmode.table.names import K, Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
 
@@ -61,6 +64,12 @@ class DeterministicMode(BaseMode):
     thread starts, as not seen. A copy or a pickle made outside its block is a new mode with the
     same arguments and no records.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> for row in mode.records:
+    ...     print(row.overload, row.action, row.guarantee)
+    aten::cumsum.default substitute gpu_to_gpu
+
     Args:
         warn_only: warn instead of raising. Calls that a substitute or a native path covers neither
             warn nor raise, and native paths run as without it: PyTorch itself would leave some of
@@ -73,7 +82,9 @@ class DeterministicMode(BaseMode):
             ``"allow"``, ``"warn"``, ``"error"``, ``"native"`` or ``"substitute"``; a name wins over
             a glob. They apply to calls that may vary: a call that does not vary according to its
             rule is unaffected, and a glob over ``aten`` covers the operators that the table lists.
-            The name of a forward operator means its backward too.
+            The name of a forward operator means its backward too. ``"Net.head"``, a path as reports
+            show it or a glob of its names, means the listed calls of that module and those below
+            it, and their backward; it wins over operators, a longer path over a shorter one.
         intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
@@ -92,6 +103,8 @@ class DeterministicMode(BaseMode):
             the same inputs and compared by digest: a sample by the seed of PyTorch's default
             generator and the rank. The digests are read after 32 such calls, and when a block of
             the mode ends.
+        summary: print the verdict on stderr, one line, when a block ends, or the outermost of
+            several blocks of this mode.
         log: a logger, or a level for the logger ``detmode``.
 
     Raises:
@@ -119,18 +132,19 @@ class DeterministicMode(BaseMode):
         strict: bool = False,
         substitute: bool = True,
         rules: RuleTable | None = None,
-        overrides: Overrides | None = None,
-        intercept: str = "all",
+        overrides: Overrides[K] | None = None,
+        intercept: Literal["all", "listed"] = "all",
         fill_uninitialized_memory: bool | None = None,
-        simulate: str | None = None,
+        simulate: Literal["cuda"] | None = None,
         schedule_seed: int | None = None,
         compile: bool = True,
         recheck: float = 0.0,
+        summary: bool = False,
         log: logging.Logger | int | str | None = None,
     ) -> None:
         check_arguments(
             *(warn_only, strict, substitute, rules, intercept, fill_uninitialized_memory),
-            *(simulate, schedule_seed, compile, recheck),
+            *(simulate, schedule_seed, compile, recheck, summary),
         )
         rules = _default_rules() if rules is None else rules
         self.intercept = intercept
@@ -138,6 +152,7 @@ class DeterministicMode(BaseMode):
         self._fill = fill_uninitialized_memory
         self._schedule_seed = schedule_seed
         self._recheck = float(recheck)
+        self._summary = summary
         super().__init__(
             Policy(warn_only=warn_only, strict=strict, substitute=substitute),
             rules,
@@ -151,14 +166,16 @@ class DeterministicMode(BaseMode):
         super()._begin()
         # What leaves each entered level, oldest first.
         self._entered: dict[Undo, None] = {}
+        # The error with which the block that ended last has ended.
+        self._failure: str | None = None
         # Of threads that the mode's threads have started, in which it does not act.
         self._witness = Witness(self._unmet)
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
     def as_locked(self) -> dict[str, Value]:
-        """Return the section that the mode has in a lock; no bit depends on the schedule."""
-        return {"mode": self._as_call("schedule_seed"), "rules": self.table.fingerprint}
+        """Return the section that the mode has in a lock: the arguments on which bits depend."""
+        return {"mode": self._as_call("schedule_seed", "summary"), "rules": self.table.fingerprint}
 
     def __repr__(self) -> str:
         """Return the arguments that are not the defaults, as a call has them."""
@@ -169,13 +186,14 @@ class DeterministicMode(BaseMode):
         values = {
             **asdict(self.policy),
             "rules": self.table if self.table is not _default_rules() else None,
-            "overrides": self.overrides or None,
+            "overrides": {**self.overrides, **self.module_overrides} or None,
             "intercept": self.intercept,
             "fill_uninitialized_memory": self._fill,
             "simulate": self.simulate,
             "schedule_seed": self._schedule_seed,
             "compile": self.compiles,
             "recheck": self._recheck,
+            "summary": self._summary,
         }
         arguments = [
             f"{name}={value!r}"
@@ -253,6 +271,9 @@ class DeterministicMode(BaseMode):
                 "DeterministicMode: this thread leaves a mode that it has not entered"
             )
         undo.run()
+        self._failure = failure_of(error)
+        if self._summary and not self._entered:
+            print(f"detmode: {self.report().verdict}", file=sys.stderr)
         explanation = messages.explanation_of(error)
         if self.rechecked is not None:
             self.rechecked.compare(error)
@@ -298,8 +319,10 @@ class DeterministicMode(BaseMode):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        head: dict[str, Any] = {}
         native_calls.count_calls()
+        head: dict[str, Any] = {"interface": self.interface.name}
+        if self._failure is not None:
+            head["failure"] = self._failure
         if self.intercepts_listed:
             head["intercept"] = "listed"
         if self.unsettled:
@@ -316,6 +339,8 @@ class DeterministicMode(BaseMode):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
         if not_seen:
             head["not_seen"] = not_seen
+        if unused := unmatched(self.module_overrides, self.counter.modules()):
+            head["unmatched"] = unused
         return self.counter.report(head)
 
     def _unmet(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detmode.mode.overload_info import OverloadInfo
 from detmode.table.call import Call
 from detmode.table.call_site import CallSite, Note
 from detmode.table.rule import Rule
 from detmode.table.rule_table import Row
-
-if TYPE_CHECKING:
-    from detmode.mode.plans import Plans
 
 
 class Handled(Call):
@@ -33,7 +30,7 @@ class Handled(Call):
 
     __slots__ = ("name", "notes", "overload", "plans", "row", "rule", "site")
 
-    plans: Plans | None
+    plans: Any
     site: CallSite | None
     notes: Sequence[Note] | None
     row: Row | None

@@ -17,6 +17,7 @@ from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import with_bodies
+from detmode.mode.module_overrides import action_in
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
 from detmode.mode.plans import HAS_NO_PLAN, NOT_PLAYED
 from detmode.mode.row_counter import remedy_for
@@ -68,7 +69,11 @@ _UNCAST = "to Tensor"
 
 
 class DeterminismWarning(UserWarning):
-    """A call ran whose result may vary between runs; given once for each site."""
+    """A call ran whose result may vary between runs; given once for each site.
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", detmode.DeterminismWarning)
+    """
 
 
 class Interception(CompiledInside):
@@ -96,6 +101,7 @@ class Interception(CompiledInside):
         self._overloads, self._elementwise = mode.overloads, mode.elementwise
         self._kinds, self._decisions = mode.kinds, mode.decisions
         self._forwards_overridden = mode.forwards_overridden
+        self._module_overrides = mode.module_overrides
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -178,7 +184,7 @@ class Interception(CompiledInside):
             return overload.func(*args, **kwargs)
         plans = None if traced or site is not None else overload.plans
         if plans is not None:
-            result = plans.play(self, overload, args, kwargs)
+            result = plans.play(self.memory, self.counter, overload, args, kwargs)
             if result is HAS_NO_PLAN:
                 plans = None
             elif result is not NOT_PLAYED:
@@ -209,6 +215,8 @@ class Interception(CompiledInside):
         override = overload.override
         if override is None and rule is not None and self._forwards_overridden:
             override = self.memory.override_of(call, self._forwards_overridden)
+        if self._module_overrides and rule is not None and call.site is not None:
+            override = action_in(call.site.module, self._module_overrides) or override
         facts = call.row, override, is_allowed, has_flag, unavailable
         decision = self._decisions.get(facts) or self.mode.decide(facts)
         if decision.action in {"native", "substitute", "allow"}:
@@ -318,7 +326,8 @@ class Interception(CompiledInside):
             text = messages.alert_text(alert, warn=warned)
         else:
             text = messages.own_text(overload.name, decision.why)
-        message = messages.with_place(text, site.text, module, remedy_for(call, decision))
+        remedy = remedy_for(call, decision, self.mode.interface)
+        message = messages.with_place(text, site.text, module, remedy)
         if not warned:
             raise RuntimeError(message)
         self.mode.logger.warning("%s", message)

@@ -144,7 +144,7 @@ def enter(level: Level, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
-    if not level.mode.policy.warn_only:  # native calls are decided on then
+    if not level.mode.decides_on_native:
         undo.note(functools.partial(_look_at_settings, level.mode))
         changed_settings.watch(level, functools.partial(_tell, level.mode))
 
@@ -159,7 +159,7 @@ def _enter(level: Level) -> None:
                 'both blocks the same RuleTable object and arguments, or use intercept="all"'
             )
     _levels.append(level)
-    missing = places(mode.table, mode.overrides, mode.policy.warn_only, mode.simulate)
+    missing = places(mode.table, mode.overrides, mode.decides_on_native, mode.simulate)
     for batch in _batches:
         missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:
@@ -174,7 +174,8 @@ def _enter(level: Level) -> None:
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
     """Return what decides about a call of a thread that has entered no block."""
-    return (id(mode.table), mode.overrides, mode.policy, mode.simulate)
+    overrides = mode.overrides, mode.module_overrides
+    return (id(mode.table), overrides, mode.policy, mode.simulate)
 
 
 def _leave(level: Level) -> None:
@@ -194,7 +195,7 @@ def _tell(mode: BaseMode, value: str, site: Site) -> None:
     """Note and warn, once, that native calls may vary because of a setting."""
     if value not in mode.unsettled:
         mode.unsettled[value] = f"{value} from {site.text} on"
-        warn_at(messages.setting_changed(value), site)
+        warn_at(messages.setting_changed(value, mode.interface), site)
 
 
 def _look_at_settings(mode: BaseMode) -> None:

@@ -19,6 +19,7 @@ from detmode.mode.base_mode import facts_of
 from detmode.mode.options import means_unlisted
 from detmode.mode.overload_info import COMPOSITE
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Native, Refuse, Substitute
 from detmode.table.rule_table import TORCH_VERSION, Row, RuleTable, resolve
 from detmode.table.variants import variant_of
@@ -96,20 +97,20 @@ def libraries() -> Libraries:
 
 
 def places(
-    table: RuleTable, overrides: dict[str, str], warn_only: bool, simulate: str | None
+    table: RuleTable, overrides: dict[str, ActionName], with_native: bool, simulate: str | None
 ) -> Places:
     """Return the kernels that a mode needs, as far as the operators can have them.
 
     Args:
         table: the rules of the mode.
-        overrides: those of the mode.
-        warn_only: PyTorch's flag then leaves some of its deterministic paths off, so that native
-            calls are intercepted too, and run strictly.
+        overrides: those of operators.
+        with_native: native calls are intercepted too, and run strictly: under ``warn_only``
+            PyTorch's flag leaves some of its deterministic paths off.
         simulate: the device type that CPU tensors have.
     """
     names = _names(libraries())
     impossible = frozenset(row for row, may_hold in _by_environment(table) if not may_hold())
-    needed = _listed(names, table, impossible, warn_only, simulate)
+    needed = _listed(names, table, impossible, with_native, simulate)
     if not overrides:
         return needed
     overridden = _overridden(names, table, tuple(overrides.items()))
@@ -133,7 +134,7 @@ def _listed(
     names: tuple[str, ...],
     table: RuleTable,
     impossible: frozenset[Row],
-    warn_only: bool,
+    with_native: bool,
     simulate: str | None,
 ) -> Places:
     """Return the kernels for the rows of a table, except impossible ones."""
@@ -141,7 +142,7 @@ def _listed(
     needed: dict[str, Place] = {}
     for key, device, layout in _KEYS:
         pretended = simulate if simulate is not None and device == "cpu" else device
-        rows = table.only(functools.partial(_acts, pretended, layout, warn_only))
+        rows = table.only(functools.partial(_acts, pretended, layout, with_native))
         for name in names:
             op = name.partition(".")[0]
             # The site of a backward call, and what is allowed there, are those of its forward.
@@ -183,7 +184,7 @@ def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> 
 
 @functools.lru_cache(8)
 def _overridden(
-    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, str], ...]
+    names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, ActionName], ...]
 ) -> Places:
     """Return the kernels of the overloads to which overrides apply, on any device."""
     needed: list[Place] = []
@@ -198,13 +199,13 @@ def _overridden(
     return tuple(needed)
 
 
-def _acts(device: str, layout: str, warn_only: bool, row: Row) -> bool:
+def _acts(device: str, layout: str, with_native: bool, row: Row) -> bool:
     """Return whether a row needs kernels for tensors of a device and a layout."""
     rule, sparse = row.rule, layout.startswith("Sparse")
     actions: list[type] = [Refuse]
     if rule.when.needs_sparse or not sparse:  # other substitutes take dense tensors
         actions.append(Substitute)
-    if warn_only:
+    if with_native:
         actions.append(Native)
     if row.family == _FILLING:  # PyTorch fills the memory of other tensors in any case
         actions = [Substitute] if layout == "Quantized" else []

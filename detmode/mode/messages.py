@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detmode.process.interface import Interface
 from detmode.table.rule import CUBLAS, Rule
 
 _ERROR = (
@@ -57,12 +58,13 @@ def own_text(overload: str, why: str) -> str:
     return f"{overload} may vary between runs, and PyTorch gives no alert: {why}"
 
 
-def setting_changed(value: str) -> str:
+def setting_changed(value: str, interface: Interface) -> str:
     """Return the message that native calls may vary because of a setting's value, in words."""
+    listed, every = (interface.option("intercept", calls) for calls in ("listed", "all"))
     return (
-        f'{value} from here on: intercept="listed" leaves native calls to PyTorch\'s settings, so '
+        f"{value} from here on: {listed} leaves native calls to PyTorch's settings, so "
         "that these may vary. Leave the setting as it is inside the block, or use "
-        'intercept="all", which decides on each call'
+        f"{every}, which decides on each call"
     )
 
 

@@ -6,16 +6,18 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, get_args
 
+from detmode.mode.module_overrides import is_module_path
 from detmode.process.spelling import did_you_mean
 from detmode.table import names
 from detmode.table.called_as import called_as, name_of, names_of_users, without_module
-from detmode.table.names import Operator, Overrides
+from detmode.table.names import K, Operator, Overrides
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, RuleTable, forwards_of, resolve
 
-ACTIONS = ("allow", "warn", "error", "native", "substitute")
+ACTIONS = get_args(ActionName)
 """Actions that an override can ask for."""
 
 
@@ -34,6 +36,7 @@ def check_arguments(
     schedule_seed: object,
     compile: object,
     recheck: object,
+    summary: object,
 ) -> None:
     """Raise TypeError for a wrong type, and ValueError for an impossible value."""
     check_bool("warn_only", warn_only)
@@ -41,6 +44,7 @@ def check_arguments(
         ("strict", strict, ""),
         ("substitute", substitute, ""),
         ("compile", compile, ""),
+        ("summary", summary, ""),
         ("fill_uninitialized_memory", fill_uninitialized_memory, " or None"),
     ):
         if not isinstance(value, bool) and not (optional and value is None):
@@ -69,7 +73,7 @@ def check_arguments(
         raise TypeError(f"recheck must be float, not {type(recheck).__name__}")
     if not 0 <= recheck <= 1:  # nor is it NaN
         raise ValueError(
-            "recheck (--recheck) is the share of calls that are made twice, such as 0.001: a "
+            "recheck is the share of calls that are made twice, such as 0.001: a "
             f"number from 0 to 1, got {recheck!r}"
         )
 
@@ -83,7 +87,7 @@ def check_bool(name: str, value: object) -> None:
         )
 
 
-def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, str]:
+def check_overrides(overrides: Overrides[K] | None, table: RuleTable) -> dict[str, ActionName]:
     """Return the overrides as a dict by name; raise ValueError for one that can match no call."""
     if overrides is None:
         return {}
@@ -92,13 +96,16 @@ def check_overrides(overrides: Overrides | None, table: RuleTable) -> dict[str, 
             "overrides must be a mapping such as {'aten::histc': 'allow'}, not "
             f"{type(overrides).__name__}"
         )
-    named: dict[str, str] = {}
+    named: dict[str, ActionName] = {}
     for operator, action in overrides.items():
         if action not in ACTIONS:
             raise ValueError(
                 f"overrides[{names.text_of(operator)!r}] must be one of {', '.join(ACTIONS)}, "
                 f"got {action!r}"
             )
+        if isinstance(operator, str) and is_module_path(operator):
+            named[operator] = action
+            continue
         for name in _dispatched("overrides", operator):
             if named.setdefault(name, action) != action:
                 raise ValueError(
@@ -141,6 +148,11 @@ def _dispatched(where: str, operator: Any) -> tuple[str, ...]:
         )
     if "::" in name or (where != "overrides" and name == "*"):
         return (name,)
+    if is_module_path(name):
+        raise ValueError(
+            f"{where} takes operators, got {name!r}, the path of a module; give the mode "
+            f"overrides={{{name!r}: 'allow'}}"
+        )
     called = called_as(name)
     if called is not None and called.forward:
         return tuple(op for op in called.forward if names.overloads_of(op))

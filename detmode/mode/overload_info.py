@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from detmode.process.arguments import signature_of
 from detmode.process.dispatch import caller_of, is_foreign
 from detmode.table.names import names_of, overload_name
+from detmode.table.outcome import ActionName
 from detmode.table.rule_table import Row
 from detmode.table.variants import variant_of
-
-if TYPE_CHECKING:
-    from detmode.mode.plans import Plans
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """The key of operators that are made of other ones."""
@@ -95,7 +93,7 @@ class OverloadInfo:
         self,
         func: torch._ops.OpOverload,
         rows: tuple[Row, ...] = (),
-        override: str | None = None,
+        override: ActionName | None = None,
     ) -> None:
         self.func = func
         self.run = caller_of(func) if type(func) is torch._ops.OpOverload else func
@@ -106,7 +104,7 @@ class OverloadInfo:
         self.dense_passes = bool(rows) and not any(row.rule.may_vary(None, False) for row in rows)
         self.hides_calls = not rows and is_foreign(func)
         self.passes = False
-        self.plans: Plans | None = None
+        self.plans: Any = None
         self.composite = not rows and _is_composite(func)
         # Not when they are first asked for: a cached property has Python make a dict of all
         # attributes, which calls then read more slowly.

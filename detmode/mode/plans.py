@@ -18,9 +18,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -30,19 +30,18 @@ from detmode.cuda.python_player import calls_aten, player
 from detmode.cuda.recorder import form_of, range_of, recording, share_memory
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
+from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
 from detmode.process.by_id import ById
 from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
-from detmode.sites.forward_memory import forward_place
+from detmode.sites.forward_memory import ForwardMemory, forward_place
+from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetitions
 from detmode.table.call_site import CallSite, Note
 from detmode.table.rule import Substitute
-
-if TYPE_CHECKING:
-    from detmode.mode.base_mode import BaseMode
-    from detmode.mode.interception import Interception
+from detmode.table.rule_table import RuleTable
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
@@ -56,7 +55,7 @@ _OVERLOADS = 1 << 10
 _FORMS = 1 << 11
 """The forms of calls that are remembered of an overload."""
 _VARIANTS = 8
-"""The variants that are told apart of a form."""
+"""The variants of a form that may have plans."""
 
 _count_modes = torch._C._len_torch_dispatch_stack
 _get_trace = torch._C._get_tracing_state
@@ -86,6 +85,11 @@ class _Variant(NamedTuple):
     has_gradients: bool
 
 
+_SPARSE = "a tensor is sparse"
+_WITHOUT_STRIDES = _Variant(lambda args, kwargs: (None,), None, False)
+"""All other calls of a form, once one of them had a sparse tensor."""
+
+
 class _Placed:
     """A call whose place is looked up, as :class:`~detmode.sites.forward_memory.Placed`."""
 
@@ -106,17 +110,25 @@ class Plans:
 
     def __init__(self, overload: OverloadInfo) -> None:
         self._form_functions = _FormFunctions(overload.func)
-        # Those of a form that was met once have no variants yet.
+        # A form of which one call was made has none yet.
         self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
 
     def play(
         self,
-        level: Interception,
+        memory: ForwardMemory,
+        counter: RowCounter,
         overload: OverloadInfo,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Make and count a call, if there is a plan for it and nothing else looks at it.
+
+        Args:
+            memory: of the thread.
+            counter: of the mode.
+            overload: that is called.
+            args: of the call.
+            kwargs: of the call.
 
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
@@ -133,11 +145,11 @@ class Plans:
         _, play, has_gradients = variant
         if play is None:
             return HAS_NO_PLAN
-        counter, name, place = level.counter, overload.name, None
-        if not has_gradients and not level.memory.had_regions:
+        name, place = overload.name, None
+        if not has_gradients and not memory.had_regions:
             place = forward_place(counter.paths)
         if place is None:
-            name, place = _place_of(overload, level, has_gradients)
+            name, place = _place_of(overload, memory, counter.paths, has_gradients)
         if place is None or not counter.count_known(name, "substitute", place):
             return NOT_PLAYED
         return play(*inputs)
@@ -158,6 +170,8 @@ class Plans:
             return run_validated(call)
         if problem := _problem_of(call.tensors):
             _refuse(call, problem)
+            if problem == _SPARSE:
+                self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
             return run_validated(call)
         with recording(call.tensors, _written_by(call)) as recorder:
             result = run_validated(call)
@@ -184,26 +198,30 @@ _plans: ById[Bounded[Any, Plans]] = ById()
 """For each table of rules, those of its overloads under the arguments of a mode."""
 
 
-def plans_of(overload: OverloadInfo, mode: BaseMode) -> Plans | None:
-    """Return the plans of an overload under the rules of a mode; ``None`` if it is never planned.
+def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> Plans | None:
+    """Return the plans of an overload; ``None`` if it is never planned.
 
-    They outlast the mode, as long as its table of rules: a program may make one for each step.
+    They live as long as the table, of which a program may make a mode for each step.
+
+    Args:
+        overload: the facts.
+        table: the rules of the mode.
+        arguments: those of the mode's on which its decisions depend.
     """
     actions = [row.rule.action for row in overload.rows]
     substitutes = [action for action in actions if isinstance(action, Substitute)]
     if (
         _guards is None
         or overload.twin is not None
-        or mode.forwards_overridden
         or not any(action.launches for action in substitutes)
         or not all(_is_launcher(action.function) for action in substitutes)
         or "Generator" in str(overload.func._schema)
     ):
         return None
-    plans = _plans.get(id(mode.table))
+    plans = _plans.get(id(table))
     if plans is None:
-        plans = _plans.keep(mode.table, Bounded(_OVERLOADS))
-    key = overload.func, overload.override, mode.policy, mode.simulate
+        plans = _plans.keep(table, Bounded(_OVERLOADS))
+    key = overload.func, overload.override, *arguments
     return plans.get(key) or plans.keep(key, Plans(overload))
 
 
@@ -220,13 +238,13 @@ def forget() -> None:
 
 
 def _place_of(
-    overload: OverloadInfo, level: Interception, has_gradients: bool
+    overload: OverloadInfo, memory: ForwardMemory, paths: ModulePaths, has_gradients: bool
 ) -> tuple[str, CallSite | None]:
     """Return the name of a call, as reports show it, and its place; ``None`` if it is allowed.
 
     The call is remembered for its backward, if that has one.
     """
-    call, memory, paths = _Placed(overload), level.memory, level.counter.paths
+    call = _Placed(overload)
     if has_gradients and torch.is_grad_enabled():
         memory.remember_call(call, paths)
     if memory.had_regions and memory.allows(call):
@@ -260,7 +278,7 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
     if not tensors:
         return "it has no tensors"
     if any(tensor.layout is not torch.strided for tensor in tensors):
-        return "a tensor is sparse"
+        return _SPARSE
     if len({tensor.device for tensor in tensors}) > 1:
         return "its tensors are on several devices"
     if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():

@@ -89,6 +89,12 @@ _lock = Lock()
 class RecheckError(RuntimeError):
     """Calls gave other bits when they were made again on the same inputs.
 
+    >>> try:
+    ...     with detmode.DeterministicMode(recheck=1.0):
+    ...         sums = torch.ones(3).cumsum(0)
+    ... except detmode.RecheckError as error:
+    ...     print(error.calls)
+
     Attributes:
         calls: a :class:`~detmode.mode.recheck.VaryingCall` for each.
     """

@@ -15,6 +15,7 @@ import torch
 
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
+from detmode.process.interface import Interface
 from detmode.process.setting import is_flag_on
 from detmode.process.undo import Lock
 from detmode.reports.report import Report
@@ -23,6 +24,7 @@ from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetition, repetitions
 from detmode.table.call_site import CallSite
+from detmode.table.outcome import RUN_TO_RUN, Guarantee
 from detmode.table.rule import Native, Rule, Substitute
 
 _LINES = 10
@@ -113,6 +115,7 @@ class RowCounter:
 
     Args:
         logger: gets a DEBUG line for each call, up to ten for each row.
+        interface: through which the mode was started; remedies are in its words.
 
     Attributes:
         paths: those of the modules in which calls are made.
@@ -122,8 +125,9 @@ class RowCounter:
 
     _thread: int | None = None
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, interface: Interface) -> None:
         self._logger = logger
+        self.interface = interface
         self.devices: set[str] = set()
         self.other_threads: set[int] = set()
         self._threads = itertools.count()
@@ -157,6 +161,10 @@ class RowCounter:
             [(positions[id(calls.row)], calls.module, count) for calls, count in course],
             head,
         )
+
+    def modules(self) -> list[str]:
+        """Return the paths of the modules that have made calls."""
+        return [calls.module for calls in list(self._calls.values()) if calls.module is not None]
 
     def meet(self, devices: Iterable[str]) -> None:
         """Note the types of the devices of a call."""
@@ -228,6 +236,7 @@ class RowCounter:
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
         assert call.site is not None
+        assert decision.action != "pass"
         self.meet(tensor.device.type for tensor in call.tensors)
         action, (site, module) = decision.action, call.site
         rule = call.rule
@@ -241,7 +250,7 @@ class RowCounter:
             site=site.text,
             module=None,
             because=rule.because if rule else None,
-            remedy=remedy_for(call, decision),
+            remedy=remedy_for(call, decision, self.interface),
             outer_site=outer_site(site, self.paths),
         )
         # Another thread may have begun them meanwhile.
@@ -284,10 +293,16 @@ def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
     return replace(row, count=sum(calls.count for calls in parts), modules=modules)
 
 
-def remedy_for(call: Handled, decision: Decision) -> str | None:
-    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
+def remedy_for(call: Handled, decision: Decision, interface: Interface) -> str | None:
+    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed.
+
+    Args:
+        call: the call.
+        decision: on the call.
+        interface: through which the mode was started.
+    """
     rule = call.rule
-    name, overridden = call.func._schema.name, decision.override
+    overridden = decision.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)
     if decision.action == "allow":
         if rule is None:
@@ -297,43 +312,38 @@ def remedy_for(call: Handled, decision: Decision) -> str | None:
     if decision.action == "substitute" or (decision.action == "native" and overridden is None):
         return None
     if overridden is not None:
-        return f"overrides gives it this action: {overridden!r}"
+        return f"{interface.name_of('overrides')} gives it this action: {overridden!r}"
     if decision.unavailable is not None:
         return (
             "detmode has a deterministic kernel for it, but cannot run it here: "
-            f"{decision.unavailable}"
+            f"{interface.in_words(decision.unavailable)}"
         )
     if substitute_exists:
         return (
-            "detmode has a deterministic kernel for it, and runs it without substitute=False "
-            "(--no-substitute)"
+            "detmode has a deterministic kernel for it, and runs it without "
+            f"{interface.option('substitute', False)}"
         )
-    allow = how_to_allow(name)
+    allow = interface.how_to_allow(call.func._schema.name)
     if decision.action == "warn":
         return f"To accept it without a warning, backward included: {allow}"
     # Where PyTorch gives no alert, only strict=True makes it an error.
     is_silent = rule is None or rule.alert is None or not is_flag_on()
+    warns = ("strict", False) if is_silent else ("warn_only", True)
     return (
         f"To let it run as it is, backward included: {allow}; "
-        f"to get warnings instead of errors: {'strict=False' if is_silent else 'warn_only=True'}"
+        f"to get warnings instead of errors: {interface.option(*warns)}"
     )
 
 
-def how_to_allow(name: str) -> str:
-    """Return how a program accepts an operator that may vary."""
-    return f'with detmode.allow("{name}"), or overrides={{"{name}": "allow"}}'
-
-
-def guarantee_of(rule: Rule | None, action: str) -> str | None:
+def guarantee_of(rule: Rule | None, action: str) -> Guarantee | None:
     """Return the guarantee of a call under a rule, given the action taken."""
     if rule is None or rule.guarantee is None:
         return None
     if action == "substitute":
-        return str(rule.guarantee)
+        return rule.guarantee
     # Without the substitute only what PyTorch's own path promises is left.
-    return (
-        "run_to_run" if action == "native" and isinstance(rule.without_substitute, Native) else None
-    )
+    is_native = action == "native" and isinstance(rule.without_substitute, Native)
+    return RUN_TO_RUN if is_native else None
 
 
 def _describe(tensor: torch.Tensor) -> str:

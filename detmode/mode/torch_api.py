@@ -26,7 +26,10 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False, **optio
     :func:`detmode.report` returns its report, then and later.
 
     >>> detmode.use_deterministic_algorithms(True, overrides={"torch.histc": "allow"})
-    >>> print(detmode.report())
+    >>> counts = torch.histc(torch.ones(9), bins=3)
+    >>> print(detmode.report().verdict)
+    not checked: ...
+    >>> detmode.use_deterministic_algorithms(False)
 
     Args:
         mode: whether the mode is to be on.
@@ -75,6 +78,11 @@ def report() -> Report:
     Outside of blocks it is that of the mode which :func:`use_deterministic_algorithms` has switched
     on last.
 
+    >>> detmode.use_deterministic_algorithms(True)
+    >>> detmode.use_deterministic_algorithms(False)
+    >>> len(detmode.report())
+    0
+
     Raises:
         RuntimeError: there is none.
     """
@@ -89,6 +97,11 @@ def report() -> Report:
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
     """As :func:`torch.set_deterministic_debug_mode`: "default" or 0, "warn" or 1, "error" or 2.
+
+    >>> detmode.set_deterministic_debug_mode("warn")
+    >>> detmode.get_deterministic_debug_mode()
+    1
+    >>> detmode.set_deterministic_debug_mode("default")
 
     Raises:
         TypeError: ``debug_mode`` is neither int nor str, in PyTorch's words.

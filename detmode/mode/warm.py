@@ -59,6 +59,8 @@ def warm(
     a node do, each kernel is compiled by one of them, while the others take the next ones or wait.
     With ``DETMODE_NATIVE=1`` the player in C++ is built and loaded, too.
 
+    >>> warmed = detmode.warm("aten::index_add", dtypes=[torch.float32], device="cpu")
+
     Args:
         operators: operators or overloads, by name or as objects of ``torch.ops``, or globs
             (``"aten::upsample_*"``); a backward operator is named itself. Or a table, of which

@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from itertools import repeat
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from detmode.process.text import text_of
 
@@ -21,12 +21,12 @@ def checked(kind: Any, value: Any) -> Any:
 
     Args:
         kind: ``str``, ``int`` (from 0 to 2**63), ``float``, ``bool``, ``None``, an enum, a
-            dataclass, a union of types, or a list, tuple or dict of them.
+            ``Literal`` of texts, a dataclass, a union of types, or a list, tuple or dict of them.
         value: the one that was read.
 
     Raises:
         TypeError: the value is of another type, or an object lacks a field or has another one.
-        ValueError: an enum has no such value.
+        ValueError: an enum or a ``Literal`` has no such value.
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
@@ -39,6 +39,10 @@ def checked(kind: Any, value: Any) -> Any:
             return origin(map(checked, kinds, value))
     elif origin is dict and isinstance(value, dict):
         return {text_of(key): checked(parts[1], item) for key, item in value.items()}
+    elif origin is Literal:
+        if value not in parts:
+            raise ValueError(f"{text_of(value)} in place of {', '.join(parts)}")
+        return value
     elif kind is str:
         return text_of(value)
     elif is_dataclass(kind) and isinstance(value, dict):

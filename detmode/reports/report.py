@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import detmode
 from detmode.process.checked import checked
 from detmode.process.files import parsed_json
+from detmode.process.interface import INTERFACES, PYTHON, Interface
 from detmode.process.rank import named
 from detmode.reports.origin import origin_of, this_process
 from detmode.reports.page import Page, Table, plural, shortened
@@ -31,6 +32,7 @@ _HEAD = {"detmode": str, "torch": str, "command": list[str]}
 """Fields of the JSON's head, and their types."""
 
 _OPTIONAL = {
+    "interface": str,
     "intercept": str,
     "unsettled": list[str],
     "simulate": str,
@@ -40,6 +42,7 @@ _OPTIONAL = {
     "missing": dict[str, list[int]],
     "devices": list[str],
     "not_seen": list[str],
+    "unmatched": list[str],
     "failure": str,
 }
 """Those that not every report has."""
@@ -54,18 +57,26 @@ _FILTERS = (*_FIELDS, "varies", "fills_memory")
 class Report(Shown):
     """The rows of one mode, in the order of their first calls: it iterates over them.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> report = mode.report()
+    >>> len(report), len(report.where(action="warn"))
+    (1, 0)
+
     Attributes:
         records: the rows, a tuple of :class:`ReportRow`.
         course: the run's calls in their order: for each of its parts, the position of a row, the
             module, and the number of calls; a part of a short run is one call.
         head: the report's origin: the versions of detmode and PyTorch, and the command;
+            ``interface``, through which the mode was started, such as ``"command"``;
             ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
             mode has intercepted ``"listed"`` operators alone; ``unsettled``, texts, if the program
             has changed settings to which native calls were left; ``recheck``, if it makes calls
             twice: ``rate``, and the numbers of ``calls`` that it has received,
             ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
             of a filter; ``devices``, the types of devices that the rules are about and on which
-            calls were met; ``not_seen``, calls that were not met, as texts; ``failure``, the error
+            calls were met; ``not_seen``, calls that were not met, as texts; ``unmatched``, the
+            modules of ``overrides`` in which no listed call was made; ``failure``, the error
             with which the program ended; and for a distributed run ``world_size``, and
             ``missing``: for each reason why ranks have no rows here, these ranks.
 
@@ -110,6 +121,11 @@ class Report(Shown):
         return list(self.head.get("unsettled", ()))
 
     @property
+    def interface(self) -> Interface:
+        """The interface through which the mode was started, in whose words the next step is."""
+        return INTERFACES.get(self.head.get("interface", ""), PYTHON)
+
+    @property
     def next_step(self) -> str:
         """The most useful next step after this run, as a command or a line of code."""
         worst = min(
@@ -121,15 +137,31 @@ class Report(Shown):
             remedy = worst.remedy or f"`detmode rules --op {worst.overload}` says why"
             where = shortened(worst.outer_site or worst.site)
             return f"at {where}, {worst.overload}: {remedy}"
+        interface = self.interface
         if self.unsettled:
-            return 'leave PyTorch\'s settings alone inside the block, or use intercept="all"'
+            every = interface.option("intercept", "all")
+            return f"leave PyTorch's settings alone inside the block, or use {every}"
         if "failure" in self.head:
             return "mend the error; what the program does after it was not checked"
         if gaps_of(self.head):
-            return "to see what the rest does, `detmode record` two runs and `detmode diff` them"
-        if not has_met(self.records, self.head):
-            return "`detmode audit` says what would happen on CUDA, on any machine"
-        return "to prove it, `detmode record --deterministic` two runs and `detmode diff` them"
+            return interface.see_rest
+        if has_met(self.records, self.head):
+            return self._how_to_prove()
+        is_simulated = "simulate" in self.head
+        return "run what calls PyTorch's operators: none was" if is_simulated else interface.no_call
+
+    def _how_to_prove(self) -> str:
+        # A launcher may start each rank under the command by itself.
+        step = (PYTHON if "world_size" in self.head else self.interface).prove
+        if not self._fills_at_a_cost or not self.interface.fill:
+            return step
+        return f"{step}; {self.interface.fill}"
+
+    @property
+    def _fills_at_a_cost(self) -> bool:
+        """True if PyTorch's flag has filled new memory on a GPU, and not where one is simulated."""
+        filled = any(record.fills_memory for record in self.records)
+        return filled and "cuda" in self.head.get("devices", ()) and "simulate" not in self.head
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:
         """Return the verdict, the next step, and a table, with urgent rows first.
@@ -157,9 +189,7 @@ class Report(Shown):
                 f"{plural(calls, 'more call')} at {plural(lines, 'line')} only "
                 f"{'fill' if calls > 1 else 'fills'} new memory"
             )
-        if self._rechecked:
-            parts.append(self._rechecked)
-        return "\n\n".join(parts)
+        return "\n\n".join([*parts, *filter(None, (self._rechecked, self._unmatched))])
 
     @property
     def _rechecked(self) -> str:
@@ -172,6 +202,12 @@ class Report(Shown):
         share = f"{recheck['made_twice']:,} of {calls} made twice"
         return f"{share} (recheck={recheck['rate']}): {results}"
 
+    @property
+    def _unmatched(self) -> str:
+        """A line about the modules of ``overrides`` in which no listed call was made."""
+        paths = ", ".join(map(repr, self.head.get("unmatched", ())))
+        return f"overrides: no listed call was made in {paths}" if paths else ""
+
     def ordered(self) -> list[ReportRow]:
         """Return the records, those that need attention first."""
         return sorted(self.records, key=lambda record: _NAMES.index(record.action))
@@ -182,6 +218,7 @@ class Report(Shown):
         course = [(module, self.records[row].action, count) for row, module, count in self.course]
         calls = sum(count for *_, count in course)
         total = sum(record.count for record in self.records)
+        remarks = (self._rechecked, self._unmatched, *self.absences())
         columns = (*COLUMNS, *(("ranks",) if any(record.ranks for record in self.records) else ()))
         what = "calls" if calls == total else f"calls of {total:,}, those of one rank"
         return Page(
@@ -190,10 +227,7 @@ class Report(Shown):
             severity=self._severity(actions),
             groups=ACTIONS,
             table=Table(columns, tuple(row_of(record, columns) for record in self.ordered())),
-            facts=(
-                f"Next: {self.next_step}.",
-                *map("{}.".format, filter(None, (self._rechecked, *self.absences()))),
-            ),
+            facts=(f"Next: {self.next_step}.", *map("{}.".format, filter(None, remarks))),
             origin=origin_of(self.head),
             timeline=timeline_of(course, calls, _NAMES, what) if course else None,
         )
@@ -337,7 +371,4 @@ def rows_of(objects: Any) -> list[ReportRow]:
         TypeError, ValueError: one is not a row.
     """
     rows: list[ReportRow] = checked(list[ReportRow], objects)
-    for row in rows:
-        if row.action not in _NAMES:
-            raise ValueError(f"there is no action {row.action!r}")
     return rows

@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from detmode.reports.modules import agreed
+from detmode.table.outcome import ActionName, Guarantee
 
 
 @dataclass
 class ReportRow:
     """One row: the calls of one overload with one action at one site.
 
+    >>> with detmode.DeterministicMode(simulate="cuda") as mode:
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> (row,) = mode.records
+    >>> row.family, row.count, row.varies
+    ('scan', 1, False)
+
     Args:
         overload: ``"aten::put_.default"``.
         family: the family of the rule, ``"user"`` for rules given by the user, ``None`` if only
             an override or an allow region applied.
         action: ``"substitute"``, ``"native"``, ``"warn"``, ``"error"`` or ``"allow"``.
-        guarantee: ``"run_to_run"``, ``"gpu_to_gpu"`` or ``None``.
+        guarantee: a :class:`detmode.Guarantee`, which equals its text, or ``None``.
         alert: PyTorch's caller name, or ``None``.
         count: the number of calls.
         site: "file:line" of the user's code; for a backward operator, of the forward call.
@@ -33,8 +40,8 @@ class ReportRow:
 
     overload: str
     family: str | None
-    action: str
-    guarantee: str | None
+    action: ActionName
+    guarantee: Guarantee | None
     alert: str | None
     count: int
     site: str

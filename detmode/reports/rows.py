@@ -12,7 +12,7 @@ from detmode.reports.terminal import is_wider, painted, paragraphs, table
 if TYPE_CHECKING:
     from detmode.reports.report_row import ReportRow
 
-ERROR = Group("error", "error", "the call is refused, with PyTorch's message")
+ERROR = Group("error", "error", "the call is refused")
 WARN = Group("warn", "warning", "the call may vary; it runs, and a warning is given")
 ACTIONS = (
     ERROR,
@@ -32,6 +32,7 @@ _NARROW = 120
 def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
     """Return a row as a line of the table."""
     meaning = next(group.meaning for group in ACTIONS if group.name == record.action)
+    words = ", with PyTorch's message" if record.action == "error" and record.alert else ""
     outside = (None,) if sum(record.modules.values()) < record.count else ()
     outer = record.outer_site if record.outer_site != record.site else None
     more = {
@@ -44,7 +45,7 @@ def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
         cells=tuple(str(texts[name] or "") for name in columns),
         group=record.action,
         rule=record.overload,
-        message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}.",
+        message=f"{record.overload}, {plural(record.count, 'call')}: {meaning}{words}.",
         site=record.site,
         modules=(*record.modules, *outside),
         outer_site=outer,

@@ -13,6 +13,7 @@ from detmode.process.text import writable
 from detmode.reports.page import Page, TableRow, working_folder
 
 _MOST_DIGITS = 9
+_HELP = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 _SCHEMA = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -40,7 +41,7 @@ def to_sarif(page: Page) -> str:
                 "ruleId": row.rule,
                 "ruleIndex": names.index(row.rule),
                 "level": page.level(row.group),
-                "message": {"text": row.message},
+                "message": {"text": " ".join([row.message, *_advice(row)])},
                 "locations": _locations(row.outer_site or row.site, row.modules),
                 "relatedLocations": _locations(row.site) if row.outer_site else [],
                 "properties": dict((*zip(page.table.columns, row.cells), *row.more)),
@@ -52,11 +53,22 @@ def to_sarif(page: Page) -> str:
 
 
 def _rule(page: Page, row: TableRow) -> dict[str, Any]:
+    advice = _advice(row)
+    explain = [f"Run detmode explain {row.rule}."] if "::" in row.rule else []
     return {
         "id": row.rule,
         "shortDescription": {"text": f"{row.rule}: {page.title}"},
+        "fullDescription": {"text": (advice or [row.message])[0]},
+        "help": {"text": "\n\n".join([*(advice or page.facts or [row.message]), *explain])},
+        "helpUri": _HELP,
         "defaultConfiguration": {"level": page.level(row.group)},
     }
+
+
+def _advice(row: TableRow) -> list[str]:
+    """Return the reason and the remedy of a row, where it has them, each as a sentence."""
+    texts = [text for name, text in row.more if name in ("because", "remedy")]
+    return [f"{text[:1].upper()}{text[1:].rstrip('.')}." for text in texts]
 
 
 def file_and_line(site: str) -> tuple[Path, int] | None:

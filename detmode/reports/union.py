@@ -53,10 +53,15 @@ def of_ranks(
 def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the head of a report of several processes: what each has met, and has not seen.
 
-    The other fields are those of the first head that has them.
+    What is unmatched in one may be matched in another. The other fields are those of the first head
+    that has them.
     """
     whole = {name: value for head in reversed(heads) for name, value in head.items()}
     for name in whole.keys() & {"devices", "not_seen", "unsettled"}:
         texts = [text for head in heads for text in head.get(name, ())]
         whole[name] = list(dict.fromkeys(texts))
+    unmatched = [set(head.get("unmatched", ())) for head in heads]
+    if nowhere := sorted(set.intersection(*unmatched)):
+        return whole | {"unmatched": nowhere}
+    whole.pop("unmatched", None)
     return whole

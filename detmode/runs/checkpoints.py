@@ -23,6 +23,14 @@ class RecordedSavePlanner(DefaultSavePlanner):
     further collective. Make one planner for each checkpoint, between two steps; the digest is that
     of the steps that have ended until then. Where a rank is not recorded, there is no digest.
 
+    >>> from torch.distributed import checkpoint
+    >>> with detmode.record("run", level="step"):
+    ...     detmode.end_step(loss=torch.tensor(0.5))
+    ...     planner = detmode.RecordedSavePlanner()
+    ...     saved = checkpoint.save(
+    ...         {"loss": torch.tensor(0.5)}, checkpoint_id="saved", planner=planner
+    ...     )
+
     Args:
         settings: those of PyTorch's ``DefaultSavePlanner``.
     """

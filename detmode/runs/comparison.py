@@ -33,6 +33,13 @@ from detmode.runs.dump_file import CallName
 class Comparison(Shown):
     """The result of comparing two runs.
 
+    >>> for name in ("first", "second"):
+    ...     with detmode.record(name):
+    ...         sums = torch.ones(3).cumsum(0)
+    >>> comparison = detmode.diff("first", "second")
+    >>> comparison.identical, comparison.different
+    (True, 0)
+
     Args:
         divergence: the first difference; ``None`` if the runs are the same.
         outputs: the first call whose inputs agree and whose outputs differ, if there is one.

@@ -90,6 +90,11 @@ class ProbeRow:
     def __post_init__(self) -> None:
         self.module, self.modules = agreed(self.module, self.modules, self.varied)
 
+    @property
+    def follows_threads(self) -> bool:
+        """True if the calls differed only where PyTorch used another number of CPU threads."""
+        return self.conditions == ("threads",)
+
 
 @dataclass(frozen=True)
 class PassedOver:
@@ -109,6 +114,10 @@ class PassedOver:
 @dataclass(eq=False, repr=False)
 class ProbeReport(Shown):
     """The report of a probe.
+
+    >>> report = detmode.probe(torch.cumsum, torch.ones(3), 0, repeats=2)
+    >>> report.probed, report.repeats
+    (1, 2)
 
     Attributes:
         rows: the operators that varied, a tuple of :class:`ProbeRow`.
@@ -161,9 +170,16 @@ class ProbeReport(Shown):
         """The most useful next step after this probe."""
         if not self.rows:
             return "`detmode record` the program twice and `detmode diff` them: the whole run"
-        worst = min(self.rows, key=lambda row: row.action is not None)
+        worst = min(self.rows, key=lambda row: (row.follows_threads, row.action is not None))
+        if worst.follows_threads:
+            return (
+                f"keep the number of CPU threads, which the bits of {worst.overload} follow: "
+                "torch.set_num_threads(N), or OMP_NUM_THREADS"
+            )
         if worst.action is None:
             return f"no rule lists {worst.overload}: replace it, or write a rule for it"
+        if worst.action == "allow":
+            return f"replace {worst.overload}, and report it: its rule says that it does not vary"
         return f"`detmode explain {worst.overload}` says why; `detmode run` follows its rule"
 
     def text(self, *, long: bool = False, width: int | None = None, colour: bool = False) -> str:

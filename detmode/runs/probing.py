@@ -225,6 +225,10 @@ def probe(
     Between the repeats of a call, the number of CPU threads, the schedule of the host runner or the
     load of the GPU is varied where possible. The results of ``fn`` do not change.
 
+    >>> report = detmode.probe(torch.cumsum, torch.ones(3), 0)
+    >>> report.rows
+    ()
+
     Args:
         fn: the function to run; its backward is probed if ``fn`` runs it.
         *args: for ``fn``.

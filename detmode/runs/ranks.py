@@ -23,6 +23,12 @@ _FOLDER = re.compile(r"rank(\d{1,9})(?:\.attempt(\d{1,9}))?\Z")
 def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Comparison:
     """Compare two runs that :func:`detmode.record` wrote.
 
+    >>> for name, value in {"first": 1.0, "second": 2.0}.items():
+    ...     with detmode.record(name):
+    ...         sums = torch.full((3,), value).cumsum(0)
+    >>> detmode.diff("first", "second").identical
+    False
+
     Args:
         first: the folder of one run: a trace, or a folder with one for each rank (``rank0``,
             ``rank1``, ...).

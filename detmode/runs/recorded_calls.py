@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.effects import Effects, effects_of
-from detmode.bits.tensors import bytes_of, is_strided
+from detmode.bits.tensors import bytes_of, is_capturing, is_strided
 from detmode.process.arguments import tensors_in
 from detmode.runs.collectives import Collective, CollectiveNumbers
 from detmode.runs.compiled_graphs import running
@@ -63,6 +63,8 @@ class CallRecorder:
         """The calls whose results are undefined, as they read undefined memory, by their lines."""
         self.doubtful: Counter[str] = Counter()
         """Those that read memory that is undefined in part, likewise."""
+        self.follows_all = True
+        """False once a call was made whose reading of memory is not known to the byte."""
         self._tensors, self._memory, self._dumps = tensors, memory, dumps
         self._collectives = CollectiveNumbers()
 
@@ -82,6 +84,9 @@ class CallRecorder:
         graph = running.graph
         buffers = graph.undefined_buffers(written) if graph is not None else []
         self._memory.allocated(buffers)
+        is_captured = bool(inputs) and inputs[0].is_cuda and is_capturing()
+        if graph is not None or is_captured:
+            self.follows_all = False
         # A view of an unfinished result does not wait for it.
         is_late = effects.waits or effects.aliases
         if tensors.pending and not is_late:
@@ -113,6 +118,8 @@ class CallRecorder:
     def end(self, call: _Call, result: Any, place: CallSite) -> Sides:
         """Record what a call has written; return its inputs, its outputs, and what it wrote."""
         outputs = results_of(result, call.written)
+        if not call.effects.is_atens and (call.inputs or outputs):  # a profiler's have neither
+            self.follows_all = False
         known, fresh = self._fresh(call, outputs)
         if call.before is None:
             if call.effects.waits or fresh:
@@ -161,6 +168,7 @@ class CallRecorder:
         results = [*fresh, *call.written]
         if call.content == PARTLY and memory.spread(effects, call.inputs, results):
             call.content = DEFINED  # as far as it is recorded
+            self.follows_all = False
 
     def _written_by(self, call: _Call, outputs: list[Tensor]) -> tuple[Added, Added]:
         tensors, effects, dump = self._tensors, call.effects, call.dump

@@ -34,7 +34,7 @@ from detmode.runs.step_range import StepRange
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, RollUpWriter, hash_of
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, Level, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
 from detmode.runs.unwritten import STORAGE_METHODS, Memory
 from detmode.table.call_site import CallSite
@@ -57,6 +57,13 @@ _DEPTH = 12
 
 class record(RunObserver):
     """Records every call of a block to a folder, for ``detmode diff``.
+
+    >>> with detmode.record("first"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> with detmode.record("second"):
+    ...     sums = torch.ones(3).cumsum(0)
+    >>> detmode.diff("first", "second").identical
+    True
 
     Args:
         path: a folder that does not exist yet, or is empty.
@@ -81,7 +88,7 @@ class record(RunObserver):
         path: str | os.PathLike[str],
         *,
         dump: Iterable[str] = (),
-        level: str = CALL,
+        level: Level = CALL,
         steps: str | None = None,
     ) -> None:
         super().__init__()
@@ -153,6 +160,18 @@ class record(RunObserver):
         Where all of it was so, their results are not recorded.
         """
         return dict(self._recorder.unsaid + self._recorder.doubtful)
+
+    @property
+    def reads_written_memory(self) -> bool:
+        """True if all calls were followed, and each read only memory that had been written.
+
+        For them ``torch.utils.deterministic.fill_uninitialized_memory = False`` is safe. False at
+        level ``"step"``, for a part of the steps, and where other threads, compiled functions,
+        collectives or operators of other libraries make calls.
+        """
+        is_whole = self._level != STEP and self._steps == StepRange()
+        is_followed = is_whole and self._recorder.follows_all and self.not_recorded is None
+        return bool(self._calls) and is_followed and not self.unwritten_reads
 
     @untraced
     def __exit__(
@@ -238,6 +257,7 @@ class record(RunObserver):
             arguments = arguments_text(tuple(inputs), {})
             # The graph empties the list, to free its inputs early: no others are kept here.
             written = tensors_in(inputs[position] for position in graph.mutated)
+            self._recorder.follows_all = False
             self._running += 1
         try:
             result = run(inputs)

@@ -81,6 +81,10 @@ def end_step(**tensors: Tensor) -> None:
     A step also ends where an optimizer's ``step()`` returns. A program without an optimizer calls
     this function instead, at the end of each piece of work that is to be compared as a whole.
 
+    >>> with detmode.record("run", level="step"):
+    ...     for loss in (torch.tensor(0.5), torch.tensor(0.25)):
+    ...         detmode.end_step(loss=loss)
+
     Args:
         tensors: by name, those that a recording of level ``"step"`` digests as the state that the
             step left. Other levels digest them where they are computed.
@@ -100,6 +104,12 @@ def run_digest(group: Any = None) -> str:
     Two runs with the same digest were the same up to there: save it with a checkpoint, or let
     :class:`detmode.RecordedSavePlanner` do so. All ranks of the group must call it, between two
     steps.
+
+    >>> with detmode.record("run", level="step"):
+    ...     detmode.end_step(loss=torch.tensor(0.5))
+    ...     digest = detmode.run_digest()
+    >>> len(digest)
+    32
 
     Args:
         group: the process group; the default group if there is one, and else this process alone.

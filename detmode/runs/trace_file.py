@@ -45,7 +45,14 @@ _UNINITIALIZED = " partly uninitialized "
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read or written: one line, naming the file and what to do."""
+    """A trace that cannot be read or written: one line, naming the file and what to do.
+
+    >>> try:
+    ...     detmode.diff("absent", "too")
+    ... except detmode.TraceError:
+    ...     print("there is nothing to compare")
+    there is nothing to compare
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -18,7 +18,11 @@ from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_lines import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
-CALL, MODULE, STEP = LEVELS = ("call", "module", "step")
+Level: TypeAlias = Literal["call", "module", "step"]
+CALL: Final = "call"
+MODULE: Final = "module"
+STEP: Final = "step"
+LEVELS: tuple[Level, ...] = (CALL, MODULE, STEP)
 """The detail of a recording: digests of each tensor of each call; for each step, of the calls of
 each module; or for each step, of the state that it left."""
 

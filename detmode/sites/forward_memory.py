@@ -36,6 +36,7 @@ from detmode.sites.module_path import ModulePaths
 from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Note, Site
 from detmode.table.names import matches
+from detmode.table.outcome import ActionName
 
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _get_frame = sys._getframe
@@ -343,7 +344,7 @@ class ForwardMemory:
         nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
 
-    def override_of(self, call: Placed, overrides: Mapping[str, str]) -> str | None:
+    def override_of(self, call: Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""
         node = _current_node()
         if node is None:

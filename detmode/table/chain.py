@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from detmode.table.conditions import ALWAYS, Condition, on
+from detmode.table.outcome import Guarantee
 from detmode.table.rule import (
     GPU_TO_GPU,
     Action,
     Allow,
-    Guarantee,
     Native,
     Refuse,
     Rule,

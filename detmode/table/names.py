@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from detmode.process.spelling import did_you_mean
+from detmode.table.outcome import ActionName
 
 Operator: TypeAlias = str | OpOverload | OpOverloadPacket | Callable[..., Any]
 """An operator as users name it: by text, an object of ``torch.ops``, or a function of PyTorch."""
 
-Overrides: TypeAlias = (
-    Mapping[str, str]
-    | Mapping[OpOverload, str]
-    | Mapping[OpOverloadPacket, str]
-    | Mapping[Callable[..., Any], str]
-    | Mapping[Operator, str]
-)
-"""Operators to actions. Mappings are invariant in their key, so each kind is listed."""
+K = TypeVar("K", bound=Operator)
+
+Overrides: TypeAlias = Mapping[K, ActionName] | Mapping[Operator, ActionName]
+"""Operators to actions. Mappings are invariant in their key: ``K`` is one kind of operator."""
 
 
 def text_of(operator: Any) -> Any:

@@ -6,12 +6,14 @@ import inspect
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from detmode.process.versions import parse_version
 from detmode.table.conditions import ALWAYS, Condition
+from detmode.table.outcome import GPU_TO_GPU as GPU_TO_GPU
+from detmode.table.outcome import RUN_TO_RUN as RUN_TO_RUN
+from detmode.table.outcome import Guarantee
 from detmode.table.values import Value, check_name
 
 _OP = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?")
@@ -19,22 +21,6 @@ _VERSION = re.compile(r"\d+\.\d+")
 
 CUBLAS = "cuBLAS"
 """The alert of rows with PyTorch's message about cuBLAS (2.8 and 2.9)."""
-
-
-class Guarantee(str, Enum):
-    """The scope within which a result has the same bits, named as in NVIDIA's CCCL."""
-
-    RUN_TO_RUN = "run_to_run"
-    """The same bits in every run on the same GPU model with the same software."""
-    GPU_TO_GPU = "gpu_to_gpu"
-    """The same bits on any GPU."""
-
-    def __str__(self) -> str:
-        return self.value
-
-
-RUN_TO_RUN = Guarantee.RUN_TO_RUN
-GPU_TO_GPU = Guarantee.GPU_TO_GPU
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,14 @@ class Action(Value):
 
 @dataclass(frozen=True)
 class Native(Action):
-    """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off."""
+    """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off.
+
+    >>> scope = detmode.RUN_TO_RUN
+    >>> action = detmode.Native()
+    >>> rule = detmode.Rule(op="mine::sum", action=action, guarantee=scope, because="it sorts")
+    >>> print(rule.action, rule.guarantee)
+    Native run_to_run
+    """
 
 
 @dataclass(frozen=True)
@@ -57,6 +50,10 @@ class Refuse(Action):
     PyTorch is silent about the operator of a row without ``alert``. Such a row only warns, in
     detmode's own words, so that switching detmode on does not raise where PyTorch would not; with
     ``strict=True`` it raises.
+
+    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> print(rule.action)
+    Refuse
     """
 
 
@@ -77,6 +74,12 @@ class Substitute(Action):
     floor (inputs read once, outputs written once). It is at least 1 and counted by hand for the
     case that the family's docstring names under *Cost*. Reads shared by neighbouring threads count
     once, and an atomic counts as its operand. ``None`` if it has not been counted.
+
+    >>> def sum_in_order(input):
+    ...     return input.cumsum(0)[-1]
+    >>> action = detmode.Substitute(sum_in_order, launches=False)
+    >>> action.takes_out
+    False
     """
 
     function: Callable[..., Any]
@@ -112,7 +115,12 @@ class Substitute(Action):
 
 @dataclass(frozen=True)
 class Allow(Action):
-    """Call the operator: its result does not vary."""
+    """Call the operator: its result does not vary.
+
+    >>> rule = detmode.Rule(op="mine::count", action=detmode.Allow(), because="it adds integers")
+    >>> rule.allows
+    True
+    """
 
 
 @runtime_checkable
@@ -131,6 +139,15 @@ class _KernelEvidence(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Rule(Value):
     """One row: the calls of an operator that it matches, and the action for them.
+
+    >>> rule = detmode.Rule(
+    ...     op="mine::scatter",
+    ...     when=detmode.conditions.on("cuda"),
+    ...     action=detmode.Refuse(),
+    ...     because="atomic additions of floats",
+    ... )
+    >>> print(rule.when, rule.action)
+    on('cuda') Refuse
 
     Args:
         op: a functional ``OpOverload`` by name; ``"aten::index_add"`` means ``.default``. In-place,

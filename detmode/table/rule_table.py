@@ -39,6 +39,11 @@ class RuleTable(Value):
     ``table + rules`` is a new table in which the added rules are tried first; there is no global
     registry.
 
+    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> table = detmode.default_rules() + [rule]
+    >>> with detmode.DeterministicMode(rules=table):
+    ...     sums = torch.ones(3).cumsum(0)
+
     Args:
         rules: the rules, in order; those of one operator form its chain.
         family: the name of the rows in reports. Named families cover several versions of PyTorch

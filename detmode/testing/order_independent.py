@@ -19,6 +19,12 @@ def assert_order_independent(
 ) -> Certificate:
     """Certify a kernel of CUDA C++ or Triton, and require that its bits do not vary.
 
+    >>> from detmode.testing import assert_order_independent
+    >>> source = "__global__ void count(int* n) { atomicAdd(n, 1); }"
+    >>> n = torch.zeros(1, dtype=torch.int32)
+    >>> assert_order_independent(source, {"n": n}, grid=4, block=32).atomics
+    ('integer add',)
+
     Args:
         kernel: as for :func:`detmode.certify`.
         arguments: as there.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from detmode.process.project import ProjectError, defaults_for
 from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--detmode",
         nargs="?",
-        const="error",
+        const=True,  # as the project chooses
         choices=("error", "warn", "strict"),
         help="run all tests under a DeterministicMode; calls that may vary raise (error, the "
         "default), also where PyTorch is silent (strict), or are listed at the end only (warn)",
@@ -87,7 +88,14 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from detmode.testing.whole_suite import WholeSuite
 
-    config.pluginmanager.register(WholeSuite(config, asked), "detmode-suite")
+    try:
+        project = defaults_for(config.rootpath)
+    except ProjectError as error:
+        raise pytest.UsageError(str(error)) from error
+    if asked is True:
+        asked = "strict" if project.get("strict") else "error"
+        asked = "warn" if project.get("warn-only") else asked
+    config.pluginmanager.register(WholeSuite(config, asked, project), "detmode-suite")
 
 
 # One test
@@ -120,6 +128,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     """Call a marked test as often as its marker asks."""
     if pyfuncitem.get_closest_marker(_MARK) is None:
         return (yield)
+    from detmode.testing.repeats import captured
     from detmode.testing.suite import DifferError
 
     mode = _mode_of(pyfuncitem)
@@ -128,8 +137,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     # Without functools.wraps: pytest unwraps what it is given.
     def repeated(**arguments: Any) -> None:
         failure = None
+
+        def call() -> object:
+            return body(**{name: pyfuncitem.funcargs[name] for name in arguments})
+
+        def shared() -> dict[str, Any]:
+            return {**captured(body), **_fixtures(pyfuncitem)}
+
         try:
-            mode.repeat(functools.partial(body, **arguments))
+            mode.repeat(call, functools.partial(_set_up_again, pyfuncitem), shared)
         except DifferError as error:
             failure = str(error)
         if failure is not None:
@@ -140,6 +156,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     finally:
         pyfuncitem.obj = body
+
+
+def _set_up_again(item: pytest.Function) -> None:
+    """Tear the fixtures of function scope down, and set them up for another repeat."""
+    state = item.session._setupstate
+    assert item.parent is not None
+    state.teardown_exact(item.parent)  # type: ignore[arg-type]  # asks for its collectors
+    item._initrequest()
+    state.setup(item)
+
+
+def _fixtures(item: pytest.Function) -> dict[str, Any]:
+    return {f"fixture {name}": value for name, value in item.funcargs.items()}
 
 
 @pytest.fixture

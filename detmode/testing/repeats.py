@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from detmode.runs.diff import diff_traces
 from detmode.runs.recording import UNSAID, record
 
 _TEXTS = (bool, int, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.Size)
+_BEGUN = "the runs begin with objects that differ; make these inside the run, or copy them:"
 _SHOWN = 5
 """The number of differing values that a message lists."""
 
@@ -159,14 +161,38 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def first_divergence(run: Run, numbers: Sequence[int]) -> str:
+def captured(function: Callable[..., object]) -> dict[str, Any]:
+    """Return the objects that a Python function uses and that live longer than its calls."""
+    function = inspect.unwrap(function)
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        return {}
+    try:
+        names = inspect.getclosurevars(function)
+    except ValueError:  # a cell without a value yet
+        return {}
+    objects = {**names.globals, **names.nonlocals}
+    return {f"captured {name}": value for name, value in objects.items()}
+
+
+def first_divergence(
+    run: Run, numbers: Sequence[int], shared: Callable[[], Mapping[str, Any]]
+) -> str:
     """Record the runs again and describe where they diverge.
 
     Args:
         run: makes the run of a given number from the same state, inside the block it gets.
         numbers: the runs to record; each is compared with the first until one differs.
+        shared: returns objects with which a run begins and that it may share with others, by name.
     """
     unwritten = None
+    begun: list[Snapshot] = []
+
+    @contextmanager
+    def noted(recorded: AbstractContextManager[object]) -> Iterator[None]:
+        begun.append(_begun_with(shared()))
+        with recorded:
+            yield
+
     with temporary_folder() as folder:
         paths = [folder / str(position) for position in range(len(numbers))]
         for position, number in enumerate(numbers):
@@ -174,11 +200,13 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
             try:
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", UNSAID)  # said below
-                    run(number, recorded)
+                    run(number, noted(recorded))
             except Exception as error:
                 return f"recording the run again raised {type(error).__name__}: {error}"
             if recorded.unwritten_reads:
                 unwritten = next(iter(recorded.unwritten_reads))
+            if differing := differences(begun[0], begun[-1]):
+                return "\n  ".join([_BEGUN, *differing])
             if position:
                 comparison = diff_traces(paths[0], paths[position]).comparison
                 if not comparison.identical:
@@ -191,14 +219,22 @@ def first_divergence(run: Run, numbers: Sequence[int]) -> str:
     )
 
 
+def _begun_with(shared: Mapping[str, Any]) -> Snapshot:
+    begun: Snapshot = {}
+    for name, value in shared.items():
+        with suppress(Exception):  # any object of the program, such as a list that contains itself
+            begun |= snapshot(value, name, strict=False, grads=True)
+    return begun
+
+
 def _named(comparison: Comparison) -> str:
     divergence = comparison.divergence
     assert divergence is not None
     text = f"the runs diverge at {divergence.call.overload} at {divergence.call.site}"
     if divergence.kind == "inputs":
         text += (
-            "\nlook for objects that are created once and changed by each run, such as a model, "
-            "and for reads of uninitialized memory"
+            "\nno call before it gave other bits: this input was made before the run, changed "
+            "outside of PyTorch's dispatch, or is uninitialized memory"
         )
     # The recordings are deleted, so advice to record them again would not help.
     return f"{text}\n{dataclasses.replace(comparison, to_dump=((), ()))}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ from detmode.process.dispatch import (
     without_modes,
 )
 from detmode.testing.repeats import (
-    Run,
     Snapshot,
+    captured,
     differences,
     first_divergence,
     remember_generators,
@@ -37,7 +38,8 @@ __tracebackhide__ = True
 
 __all__ = ["VARIED", "assert_reproducible"]
 
-VARIED = ("threads", "addresses", "memory", "schedule")
+Varied: TypeAlias = Literal["threads", "addresses", "memory", "schedule"]
+VARIED: tuple[Varied, ...] = get_args(Varied)
 """The conditions that :func:`assert_reproducible` varies between runs."""
 
 _BYTES = (0xFF, 0x00, 0x5A)
@@ -45,21 +47,41 @@ _BYTES = (0xFF, 0x00, 0x5A)
 _SIZES = tuple(1 << power for power in range(6, 23, 2))
 """Sizes in bytes of the blocks that are allocated and freed, so that later ones lie elsewhere."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
+
+# No signature can have keywords beside those of another function: only the last one checks these.
+@overload
 def assert_reproducible(
-    fn: Callable[..., Any],
+    fn: Callable[..., T], /, *args: Any, runs: int, vary: Collection[Varied] = VARIED, **kwargs: Any
+) -> T: ...
+@overload
+def assert_reproducible(
+    fn: Callable[..., T], /, *args: Any, vary: Collection[Varied], **kwargs: Any
+) -> T: ...
+@overload
+def assert_reproducible(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs` with another type
+    fn: Callable[..., T],
     /,
     *args: Any,
     runs: int = 3,
-    vary: Collection[str] = VARIED,
+    vary: Collection[Varied] = VARIED,
     **kwargs: Any,
-) -> Any:
+) -> T:
     """Run a function several times from the same state and require the same bits each time.
 
     The return value is compared, and so are the arguments after the call: their values, and the
     ``.grad`` of leaf tensors. Each run gets copies of the arguments (including a module, or the
     object of a bound method) and the same states of the random generators. Other objects that the
-    function captures are not copied.
+    function captures are not copied: the message names those that differ as the runs begin.
+
+    >>> from detmode.testing import assert_reproducible
+    >>> assert_reproducible(torch.cumsum, torch.ones(3), 0)
+    tensor([1., 2., 3.])
 
     Args:
         fn: the function, a module, or a method.
@@ -84,7 +106,7 @@ def assert_reproducible(
     """
     _check(runs, vary)
     restore_generators, threads = remember_generators(), torch.get_num_threads()
-    results: list[Any] = []
+    results: list[T] = []
 
     def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
         copied = _copied((fn, args, kwargs))
@@ -104,7 +126,8 @@ def assert_reproducible(
         for number in range(1, runs):
             lines = differences(first, run(number, nullcontext()))
             if lines:
-                raise AssertionError(_message(lines, number, vary, run))
+                divergence = first_divergence(run, (0, number, number), partial(captured, fn))
+                raise AssertionError(_message(lines, number, vary, divergence))
     finally:
         restore_generators()
     return results[0]
@@ -143,10 +166,9 @@ def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return seen
 
 
-def _message(lines: list[str], number: int, vary: Collection[str], run: Run) -> str:
+def _message(lines: list[str], number: int, vary: Collection[str], divergence: str) -> str:
     varied = ", ".join(name for name in VARIED if name in vary) or "nothing"
     head = f"run {number} gave different bits from run 0 (varied: {varied})"
-    divergence = first_divergence(run, (0, number, number))
     return "\n".join([head, *(f"  {line}" for line in lines), divergence])
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from detmode import cuda
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
+from detmode.process.interface import MARKER, PYTEST
 from detmode.testing.repeats import (
     Snapshot,
     differences,
@@ -40,6 +41,7 @@ class CheckedMode(DeterministicMode):
     """
 
     _public = (*DeterministicMode._public, "compare")
+    interface = MARKER
 
     def __init__(self, repeats: int = 3, **options: Any) -> None:
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 2:
@@ -69,8 +71,18 @@ class CheckedMode(DeterministicMode):
             self._times[name] = times = self._times.get(name, 0) + 1
             self._collected |= snapshot(value, name if times == 1 else f"{name} ({times})")
 
-    def repeat(self, call: Callable[[], object]) -> None:
+    def repeat(
+        self,
+        call: Callable[[], object],
+        set_up: Callable[[], object],
+        shared: Callable[[], Mapping[str, Any]],
+    ) -> None:
         """Run a test's body as often as was asked for, each time from the same random state.
+
+        Args:
+            call: runs the body.
+            set_up: sets up what belongs to one repeat.
+            shared: returns the objects with which a repeat begins, by name.
 
         Raises:
             DifferError: the repeats differ in their bits, or give nothing to compare.
@@ -79,6 +91,7 @@ class CheckedMode(DeterministicMode):
 
         def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
             restore_generators()
+            set_up()
             self._collected, self._times = {}, {}
             try:
                 with inside, self, cuda.host.schedule(self._seed(number)):
@@ -96,7 +109,9 @@ class CheckedMode(DeterministicMode):
         for number in range(1, self.repeats):
             lines = differences(first, run(number, nullcontext()))
             if lines:
-                raise DifferError(self._message(lines, number, run))
+                again = (0, *range(number, number + self.repeats - 1))
+                divergence = first_divergence(run, again, shared)
+                raise DifferError(self._message(lines, number, divergence))
         if not first:
             raise DifferError(
                 "the repeats give nothing to compare: return tensors from the test, or give them "
@@ -109,12 +124,11 @@ class CheckedMode(DeterministicMode):
             return None
         return (self._schedule_seed or 0) + number if number else self._schedule_seed
 
-    def _message(self, lines: list[str], number: int, run: Any) -> str:
+    def _message(self, lines: list[str], number: int, divergence: str) -> str:
         head = f"repeat {number} gave other bits than repeat 0"
         if self.simulate:
             head += f" (schedule_seed {self._seed(0)} and {self._seed(number)})"
-        again = (0, *(n for n in range(number, number + self.repeats - 1)))
-        return "\n".join([head, *(f"  {line}" for line in lines), first_divergence(run, again)])
+        return "\n".join([head, *(f"  {line}" for line in lines), divergence])
 
 
 class SuiteMode(DeterministicMode):
@@ -128,6 +142,7 @@ class SuiteMode(DeterministicMode):
 
     # A warning for each would fail a suite that runs under -W error; the summary tells.
     announced_actions = ("error",)
+    interface = PYTEST
 
     def __init__(self, known: Callable[[str, str], bool], **options: Any) -> None:
         super().__init__(**options)

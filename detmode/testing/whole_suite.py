@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Generator
+from argparse import ArgumentTypeError
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from detmode.process.files import replace_file
+from detmode.process.interface import PYTEST
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
 from detmode.reports.terminal import painted, terminal_width
 from detmode.reports.union import merged, united
+from detmode.table.override_option import as_override
 from detmode.testing import baseline
 from detmode.testing.completeness import Completeness
 
@@ -34,13 +37,14 @@ class WholeSuite:
     Args:
         config: of the run.
         asked: the value of ``--detmode``: ``"error"``, ``"warn"`` or ``"strict"``.
+        project: the options that the project chooses.
 
     Raises:
         pytest.UsageError: an option is wrong, or the baseline cannot be read.
     """
 
-    def __init__(self, config: pytest.Config, asked: str) -> None:
-        self._config = config
+    def __init__(self, config: pytest.Config, asked: str, project: Mapping[str, Any]) -> None:
+        self._config, self._project = config, project
         self._mode: SuiteMode | None = None
         self._records: list[ReportRow] = []
         self._head: dict[str, Any] = {}
@@ -69,6 +73,14 @@ class WholeSuite:
         name = self._config.getoption(option)
         return None if name is None else self._config.invocation_params.dir / Path(name)
 
+    def _chosen(self, name: str) -> Any:
+        return self._config.getoption(f"--detmode-{name}") or self._project.get(name)
+
+    def _overrides(self) -> list[tuple[str, str]]:
+        """Return the project's overrides, and those of the command line, which win."""
+        project = map(as_override, self._project.get("override", ()))
+        return [*project, *self._config.getoption("--detmode-override")]
+
     @property
     def _distributes(self) -> bool:
         """True if this process distributes the tests to workers of pytest-xdist.
@@ -89,12 +101,13 @@ class WholeSuite:
                 lambda overload, site: self._key(overload, site) in self._known,
                 warn_only=self._warns,
                 strict=self._strict,
-                simulate=self._config.getoption("--detmode-simulate"),
-                overrides=dict(self._config.getoption("--detmode-override")),
-                recheck=self._config.getoption("--detmode-recheck"),
+                substitute=not self._project.get("no-substitute"),
+                simulate=self._chosen("simulate"),
+                overrides=dict(self._overrides()),
+                recheck=self._chosen("recheck") or 0.0,
             )
-        except (TypeError, ValueError) as error:
-            raise pytest.UsageError(f"--detmode: {error}") from error
+        except (ArgumentTypeError, TypeError, ValueError) as error:
+            raise pytest.UsageError(f"--detmode: {PYTEST.in_words(str(error))}") from error
         with self._mode:
             return (yield)
 

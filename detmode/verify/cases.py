@@ -17,7 +17,8 @@ from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import default_rules, families
 from detmode.table.call import Call
-from detmode.table.rule import Guarantee, Substitute
+from detmode.table.outcome import Guarantee
+from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Maker, Sample, Samples
 

@@ -1,6 +1,7 @@
 """One workload after the other on the host runner: what is timed, and what is not."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -10,11 +11,15 @@ import torch
 from compositions import COMPOSITIONS
 from sides import (
     ATEN,
+    ATEN_IN_PLACE,
     COMPOSED,
+    IN_PLACE,
     NATIVE,
     OURS,
+    OURS_IN_PLACE,
     ROUND_TRIP,
     SIDES,
+    WARM,
     Workload,
     inputs,
     measure,
@@ -25,9 +30,10 @@ from timing import Clock, Spread, bytes_of
 
 from detmode.mode import listed
 from detmode.rules.avg_pool3d import samples as avg_pool3d_samples
+from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
-from detmode.verify.cases import cases, samples_of
-from detmode.verify.claims import ClaimError
+from detmode.verify.cases import cases, run_substituted, samples_of
+from detmode.verify.claims import ClaimError, same_bits
 
 CPU = torch.device("cpu")
 LOADED = [name for name in timed_families() if inputs([name], [torch.float32], sizes="tests")]
@@ -47,17 +53,54 @@ def workload() -> Workload:
 def test_every_side_is_timed(workload: Workload, clock: Clock) -> None:
     """ATen, its deterministic path, the substitute, the composition and the round trip.
 
-    The floor is the bytes of the inputs and outputs, once, over the bandwidth.
+    The floor is the bytes that a kernel has to read and to write, once, over the bandwidth: of
+    ``self`` a gradient has the sizes only.
     """
     arguments = workload.case.sample.arguments(torch.float32)
     row = measure(workload, clock, 3, bandwidth=2e9)
     assert row.failure is None
-    assert row.n_bytes == bytes_of(arguments) + arguments["self"].nbytes
+    assert row.n_bytes == arguments["grad_output"].nbytes + arguments["self"].nbytes
     assert row.floor == row.n_bytes / 2e9
     assert tuple(row.times) == SIDES
-    for time in row.times.values():
+    times = dict(row.times)
+    assert [times.pop(name) for name in (ATEN_IN_PLACE, OURS_IN_PLACE)] == ["none", "none"]
+    for time in (*times.values(), *row.warm.values()):
         assert time.count == 3
         assert 0 < time.low <= time.median <= time.high
+
+
+def test_forms_in_place_are_timed(clock: Clock) -> None:
+    """In place an operator is timed as ATen's and as the substitute, cold and with warm inputs.
+
+    The inputs of the other sides are as before.
+    """
+    (workload,) = [each for each in only("put") if not each.contention]
+    kept = workload.case.sample.arguments(torch.float32)["self"].clone()
+    row = measure(workload, clock, 2, bandwidth=1e9)
+    assert isinstance(row.times[ATEN_IN_PLACE], Spread)
+    assert isinstance(row.times[OURS_IN_PLACE], Spread)
+    assert {*row.warm} == {*WARM}
+    assert torch.equal(workload.case.sample.arguments(torch.float32)["self"], kept)
+    for op, form in IN_PLACE.items():
+        assert resolve(form) is not None, op
+
+
+UNREAD = {
+    case.sample.op: case
+    for case in cases()
+    if case.dtype is torch.float32
+    and "_backward" in case.sample.op
+    and not sides.read_by(case.sample.op, {"self": None})
+}
+
+
+@pytest.mark.parametrize("op", UNREAD)
+def test_what_is_not_counted_is_not_read(op: str) -> None:
+    """NaN in the inputs that the floor leaves out changes no bit."""
+    sample = UNREAD[op].sample
+    spoilt = sample.but("spoilt", self=lambda self: torch.full_like(self, math.nan))
+    ours = run_substituted(sample, torch.float32)
+    assert same_bits(run_substituted(spoilt, torch.float32), ours)
 
 
 @pytest.mark.parametrize("family", LOADED)

@@ -87,7 +87,7 @@ def test_means_are_geometric_and_over_what_was_timed(filled: Results) -> None:
 def test_what_failed_has_no_time(filled: Results) -> None:
     """Its line has no figure, and the reason stands below."""
     line = tables.operators(filled.rows)[-1]
-    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 7)
+    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 9)
     assert tables.failures(filled) == ["two: it does not hold", "odd: varies"]
     assert "not timed: two: it does not hold" in tables.printed(filled)
 

@@ -48,17 +48,18 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     # PyTorch's timer waits for the GPU that it takes to be there.
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
 
-    def block(n: int, device: torch.device, **_: object) -> SimpleNamespace:
-        return SimpleNamespace(zero_=lambda: found.append(f"{n} on {device}"))
+    def block(n: int, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(sum=lambda: found.append(f"read {4 * n} on {device}"))
 
-    monkeypatch.setattr(torch, "empty", block)
+    monkeypatch.setattr(torch, "zeros", block)
     return found
 
 
 def test_gpu_is_busy_until_a_call_from_memory_is_queued(asked: list[str]) -> None:
-    """The cache is overwritten and the GPU kept busy, then the call goes between two events.
+    """Other memory is read and the GPU kept busy, then the call goes between two events.
 
-    A call that makes the host wait anyway does not hold the GPU for its whole length.
+    Nothing is written: the call would wait until it is in memory. A call that makes the host wait
+    anyway does not hold the GPU for its whole length.
     """
 
     def call() -> None:
@@ -68,7 +69,7 @@ def test_gpu_is_busy_until_a_call_from_memory_is_queued(asked: list[str]) -> Non
     clock = Clock()
     assert (clock.device.type, clock.cache_bytes) == ("cuda", 1 << 20)
     spreads = interleaved({"slow": Timed(call)}, clock, 2, 1, ahead=0.005)
-    cold = ["2097152 on cuda:0", f"busy for {int(0.005 * 2e9)}"]
+    cold = ["read 2097152 on cuda:0", f"busy for {int(0.005 * 2e9)}"]
     timed = ["event", "call", "event", "wait for event"]
     assert asked == ["call", *(cold + timed) * 2]
     assert spreads["slow"].median == pytest.approx(1e-3)

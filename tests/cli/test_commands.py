@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,60 @@ def test_run_twice(
     assert ("the recordings are in" in ours.stderr) == (status == 1)
 
 
+PUT = "import torch; torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))"
+
+
+@pytest.mark.parametrize("command", [("run",), ("audit",), ("run", "--twice")])
+def test_defaults_of_a_project(
+    command: tuple[str, ...], run_command: Run, run_python: Run, tmp_path: Path
+) -> None:
+    """`[tool.detmode]` stands for options that are not typed; typed ones win."""
+    call = run_command if len(command) == 1 else partial(run_python, "-m", "detmode")
+    assert call(*command, "--override", "aten::put=error", "-c", PUT).returncode == 1
+    project = '[tool.detmode]\nstrict = true\noverride = ["aten::put=error"]\n'
+    (tmp_path / "pyproject.toml").write_text(project)
+    assert call(*command, "-c", PUT).returncode == 1
+    allowed = call(*command, "--warn-only", "--override", "aten::put=allow", "-c", PUT)
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
+    """One line names the file; commands for which it has no defaults do not read it."""
+    for line, words in (
+        ("strikt = true", "has no option 'strikt'; did you mean 'strict'?"),
+        ("simulate = 'tpu'", "[tool.detmode] in pyproject.toml: error: argument --simulate: "),
+    ):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.detmode]\n{line}\n")
+        ours = run_command("run", "-c", "print(1)")
+        assert (ours.returncode, ours.stdout) == (2, "")
+        (shown,) = lines_of(ours.stderr)
+        assert words in shown
+        assert run_command("record", "-o", line, "-c", "print(1)").returncode == 0
+
+
+def test_what_needs_a_mode(run_command: Run) -> None:
+    """A policy without a mode would be ignored: it is refused."""
+    ours = run_command("record", "-o", "run", "--warn-only", "-c", "print(1)")
+    assert (ours.returncode, ours.stdout) == (2, "")
+    assert "give --deterministic as well" in ours.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "is_safe"),
+    [("torch.empty(3).fill_(1).sum()", True), ("torch.empty(3).sum()", False), ("1", False)],
+    ids=["written", "unwritten", "no call"],
+)
+def test_a_recording_says_whether_filling_can_be_left(
+    code: str, is_safe: bool, run_command: Run
+) -> None:
+    """In one line, where no recorded call has read memory that nobody had written."""
+    ours = run_command("record", "-o", "run", "-c", f"import torch; {code}")
+    assert ours.returncode == 0, ours.stderr
+    assert ("fill_uninitialized_memory = False is safe" in ours.stderr) == is_safe
+    read = "detmode: note: 1 call read uninitialized memory, and may vary: aten::sum.default at "
+    assert (read in ours.stderr) == ("empty(3).sum" in code)
+
+
 HASHES = "import os; print(os.environ.get('PYTHONHASHSEED'))"
 
 
@@ -304,7 +359,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
             ("run", "--epochs", "3", "x.py"),
             "(the script's own options go after its name);",
         ),
-        (("run", "--twice", "--strict", "x.py"), "to which --strict does not belong"),
+        (("run", "--twice", "--warm", "x.py"), "to which --warm does not belong"),
         (("run", "--twice", "-"), "give a file in place of standard input"),
         (("doctor", "now"), "see 'detmode doctor --help'"),
         (("probe",), "script.py"),
@@ -602,6 +657,16 @@ def test_explain(run_command: Run) -> None:
         assert words in shown
     # A terminal knows no markup.
     assert "The floor is `source` and" in run_command("explain", "aten::index_add").stdout
+
+
+@pytest.mark.parametrize("command", ["audit", "run"])
+def test_the_options_of_the_command_line(command: str, run_command: Run) -> None:
+    """Remedies name the options that are typed there, and not the arguments of a mode."""
+    code = "import torch; torch.relu(torch.ones(2))"
+    ours = run_command(command, "--override", "aten::relu=warn", "-c", code)
+    assert "--override gives it this action" in ours.stdout + ours.stderr
+    ours = run_command(command, "--warn-only", "--strict", "-c", code)
+    assert "--warn-only asks for warnings and --strict for errors" in ours.stderr
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])

@@ -8,8 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detmode.cuda import headroom
-from tests.shared.cuda_sources import COMPLEX, FLOATING, accumulate, in_every_schedule, pattern
+from detmode.cuda import headroom, launch
+from tests.shared.cuda_sources import (
+    COMPLEX,
+    FLOATING,
+    PRIMITIVES,
+    accumulate,
+    in_every_schedule,
+    pattern,
+)
 from tests.shared.selection import PROFILE
 
 
@@ -201,3 +208,26 @@ def test_headroom() -> None:
         headroom(-1)
     with pytest.raises(ValueError, match=r"below 2\*\*36"):
         headroom(2**36)
+
+
+@settings(max_examples=PROFILE.examples)
+@given(seed=st.integers(0, 2**32), low=st.integers(-150, 0))
+def test_both_ways_to_scale_have_the_same_bits(seed: int, low: int) -> None:
+    """A product in double and a shift of integers, between which a GPU's speed decides."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(-(2**31), 2**31, (4000,), generator=generator)
+    # Halves of the last place, too, which are rounded to even.
+    words[::3] &= ~0 << 18
+    addends = words.to(torch.int32).view(torch.float32)
+    addends = addends[addends.isfinite()]
+    exponents = addends.frexp().exponent
+    # The largest integers have 62 bits, and others none.
+    places = torch.randint(low, 62, (len(addends),), generator=generator)
+    powers = (places - exponents).clamp(-1000, 1000).long()
+    in_double, by_shift = (torch.empty(len(addends), dtype=torch.int64) for _ in range(2))
+    launch(
+        *(PRIMITIVES, "scaled_two_ways", len(addends)),
+        addends=addends, powers=powers, in_double=in_double, by_shift=by_shift, n=len(addends),
+    )  # fmt: skip
+    assert torch.equal(in_double, by_shift)
+    assert in_double.count_nonzero()

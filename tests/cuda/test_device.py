@@ -5,6 +5,7 @@ import struct
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,10 @@ from detmode.cuda import device
 from tests.shared.cuda_sources import FAULTS, KERNELS, WARP
 
 cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+
+
+# The driver's numbers of a thread's capture modes.
+GLOBAL, RELAXED = 0, 2
 
 
 class Driver:
@@ -28,9 +33,13 @@ class Driver:
         self.count = 0
         self.static_shared = 0
         self.capturing = False
+        self.mode = GLOBAL
+        self.captures_beside = 0
         monkeypatch.setenv("DETMODE_CACHE", str(directory))
         monkeypatch.setattr(device, "_kernels", {})
         monkeypatch.setattr(device, "unavailable", lambda: None)
+        driver = SimpleNamespace(cuThreadExchangeStreamCaptureMode=self.exchange)
+        monkeypatch.setattr(device, "_driver", lambda: driver)
         monkeypatch.setattr(cupy, "RawModule", self.module)
         monkeypatch.setattr(cupy.cuda.runtime, "setDevice", self.devices.append)
         monkeypatch.setattr(cupy.cuda.driver, "launchKernel", self.launch)
@@ -42,7 +51,16 @@ class Driver:
             torch._C, "_cuda_getCurrentRawStream", lambda index: 1234 + index, raising=False
         )
 
+    def exchange(self, reference: Any) -> int:
+        mode = reference._obj
+        mode.value, self.mode = self.mode, mode.value
+        return 0
+
     def module(self, *, path: str) -> SimpleNamespace:
+        if self.captures_beside and self.mode != RELAXED:
+            self.captures_beside = 0
+            raise RuntimeError("CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+
         def get_function(name: str) -> SimpleNamespace:
             self.loaded.append((Path(path).read_bytes(), name))
             return SimpleNamespace(
@@ -166,6 +184,56 @@ def test_a_first_launch_inside_a_capture_is_refused(driver: Driver) -> None:
     assert len(driver.launched) == 2
 
 
+def test_a_first_launch_beside_a_capture(driver: Driver) -> None:
+    """An entry loads while another thread captures, and that capture goes on.
+
+    The thread's own mode is then as before, also where the entry could not be loaded.
+    """
+    driver.count = 2
+    driver.captures_beside = 1
+    launch_forget()
+    assert driver.captures_beside == 1
+    assert len(driver.launched) == 1
+    assert driver.mode == GLOBAL
+    with pytest.raises(ValueError, match="absent"):
+        device.load(FAULTS, "absent", GPU)
+    assert driver.mode == GLOBAL
+
+
+def test_a_second_gpu_has_kernels_of_its_own(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each GPU of a process loads an entry for itself, and is launched on its own stream."""
+    driver.count = 2
+    current = [0]
+    architectures: list[int] = []
+
+    class On:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            current.append(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            current.pop()
+
+    def capability(index: int) -> tuple[int, int]:
+        architectures.append(index)
+        return (9, 0)
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[-1], raising=False)
+    monkeypatch.setattr(torch.cuda, "device", On)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+    arguments = FAULTS.signature("forget").bind({"output": torch.zeros(1), "n": 1})
+    for index in (0, 1, 1, 0):
+        device.launch_blocks(FAULTS, "forget", (1, 1, 1), (32, 1, 1), arguments, 0, index)
+    functions = [(launched[0], launched[8]) for launched in driver.launched]
+    assert functions == [(101, 1234), (102, 1235), (102, 1235), (101, 1234)]
+    assert architectures == [0, 1]
+    assert current == [0]
+
+
 def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels of an operator and a dtype are loaded, also those of sizes that were not met.
 
@@ -187,15 +255,6 @@ def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.Monke
     monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", None)
     other = detmode.warm("aten::nll_loss2d_forward", [torch.bfloat16])
     assert (other.compiled, other.found, len(driver.loaded)) == ((), kernels, 4)
-
-
-def test_a_stream_that_lasts(driver: Driver) -> None:
-    """The current stream does, but not in a capture, nor that of another GPU; the CPU has none."""
-    assert device.lasting_stream(0) == 1234
-    assert device.lasting_stream(1) is None
-    driver.capturing = True
-    assert device.lasting_stream(0) is None
-    assert cuda.lasting_stream(torch.zeros(1)) is None
 
 
 def test_unavailable_is_an_error_at_launch(monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""What launchers do is written down, or refused with a reason in words; players repeat it."""
+"""The recorder writes down what launchers do, or refuses with a reason; players repeat it."""
 
 import ctypes
 import struct
@@ -22,7 +22,7 @@ from detmode.cuda import (
     new_zeros,
     python_player,
 )
-from detmode.cuda.plan import Call, Check, Copy, Empty, Fill, Launch, Place, Plan, StridedCopy
+from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import host_check, recorder, recording, share_memory
 from tests.cuda.test_device import Driver
@@ -50,7 +50,7 @@ def play(plan: Plan, *inputs: Tensor) -> Any:
 
 
 def test_temporaries_are_one_allocation() -> None:
-    """What does not leave the call is one tensor of bytes in steps of 512; a result has its own."""
+    """Memory that does not leave the call is one tensor of bytes, in steps of 512."""
 
     def double(x: Tensor) -> tuple[Tensor, None, Tensor]:
         first, second = new_empty(x, (200,)), new_zeros(x, (3,))
@@ -63,7 +63,7 @@ def test_temporaries_are_one_allocation() -> None:
         *((torch.uint8, (1536,)), (torch.float32, (200,)), (torch.float32, (3,))),
     ]
     (fill,) = (step for step in plan.steps if isinstance(step, Fill))
-    assert fill == Fill(Place(1, 1024), 12, b"\0" * 4)
+    assert fill == Fill(Pointer(1, 1024), 12, b"\0" * 4)
     assert (plan.results, plan.is_tuple) == ((2, None, 3), True)
     first, nothing, second = play(plan, torch.full((200,), 3.0))
     assert (first.tolist(), nothing, second.tolist()) == ([12.0] * 200, None, [0.0] * 3)
@@ -99,7 +99,7 @@ def test_operators_of_aten_are_called() -> None:
         return out
 
     plan = record(ordered, torch.tensor([3.0, 1.0, 2.0, 0.0]))
-    assert sum(isinstance(step, Call) for step in plan.steps) == 2
+    assert sum(isinstance(step, AtenCall) for step in plan.steps) == 2
     assert plan.words(lambda step: 0) is None
     x = torch.tensor([9.0, -1.0, 5.0, 7.0])
     assert torch.equal(play(plan, x), ordered(x))
@@ -159,9 +159,9 @@ def test_inputs_that_share_memory_are_refused() -> None:
 
 
 def test_an_error_ends_the_recording() -> None:
-    """What a launcher raises is raised, and no mode is left on a stack."""
+    """The error of a launcher is raised, and no mode is left on a stack."""
     with pytest.raises(ZeroDivisionError), recording([torch.ones(1)]):
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
     assert recorder() is None
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._len_torch_function_stack() == 0

@@ -1,5 +1,6 @@
 """A lock: what is written of a run, and how a run is held to it."""
 
+import json
 import subprocess
 import sys
 from argparse import Namespace
@@ -17,7 +18,7 @@ from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.drift import DriftError
+from detmode.environment.lock.drift import DriftError, drift
 from detmode.environment.lock.here import lock_of
 from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.rules import default_rules
@@ -99,10 +100,23 @@ def test_drifts_before_the_start(
     assert run_command(*run).returncode == 0
 
 
+def test_a_refused_run_leaves_no_earlier_report(locked: Path, run_command: Run) -> None:
+    """The file of a run that did not start says so, and has no green verdict."""
+    run = ("run", "--quiet", "-o", "report.json", "--simulate", "cuda")
+    run_command(*run, "-c", "import torch; torch.ones(2) + 1")
+    report = locked.parent / "report.json"
+    assert json.loads(report.read_text())["verdict"].startswith("deterministic")
+    assert run_command(*run, "--locked", "train.py", "0").returncode == 1
+    verdict = json.loads(report.read_text())["verdict"]
+    assert verdict.startswith("not finished: refused: 1 choice not as in detmode.lock; until then:")
+
+
 def test_options_of_the_mode_are_locked(locked: Path, run_command: Run) -> None:
     """Another policy is another run."""
     found = run_command("run", "--quiet", "--no-substitute", "--locked", "train.py", "0")
-    refused(found, "mode", "run with the same options: DeterministicMode()")
+    refused(found, "options of the mode", "run with the same options: none")
+    with_gpu = drift("run", "mode", "DeterministicMode(simulate='cuda')", "DeterministicMode()")
+    assert with_gpu.remedy == "run with the same options: --simulate cuda"
 
 
 def test_drifts_of_the_program(locked: Path, run_command: Run, tmp_path: Path) -> None:
@@ -301,7 +315,7 @@ def test_ranks(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LockFile({**sections, "run": {**sections["run"], "ranks": 2}}).write(locked)
     options = Namespace(lock=locked, locked="error", write_lock=False)
     comparing = locks.RunLock(options, detmode.DeterministicMode())
-    assert not comparing.is_refused
+    assert comparing.refusal is None
     with detmode.DeterministicMode(), comparing.choices:
         torch.manual_seed(1)
     assert comparing.end(0) == 0

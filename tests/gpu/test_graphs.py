@@ -1,5 +1,7 @@
 """CUDA graphs: substitutes are captured after a first call, and a replay is the eager call."""
 
+import threading
+
 import pytest
 import torch
 
@@ -105,6 +107,31 @@ def test_a_first_launch_after_warming(case: Case, monkeypatch: pytest.MonkeyPatc
         results = substituted(case, arguments)
     graph.replay()
     torch.cuda.synchronize()
+    assert same_bits(results, expected)
+
+
+@pytest.mark.parametrize("case", CAPTURED[:3], ids=str)
+def test_a_first_launch_beside_a_capture(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels load in a thread while another captures in PyTorch's default mode; both are right."""
+    arguments = arguments_of(case)
+    expected = substituted(case, arguments)
+    monkeypatch.setattr(device, "_kernels", {})
+    captured = torch.ones(10, device="cuda")
+    results = []
+
+    def first_call() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            results.extend(substituted(case, arguments))
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.add_(1)
+        thread = threading.Thread(target=first_call)
+        thread.start()
+        thread.join()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, torch.full_like(captured, 2))
     assert same_bits(results, expected)
 
 

@@ -94,6 +94,8 @@ def test_settings_are_put_back(
     assert before == settings()
     assert inside == [(True, True, True, False)] * 3
     assert not callback.mode.is_entered
+    assert callback.mode.report().verdict.startswith(f"not finished: {error.__name__}")
+    assert callback.mode.report().interface.name == "trainer"
     assert callback.mode.report().verdict in capsys.readouterr().err
 
 

@@ -22,6 +22,7 @@ EMPTY = RuleTable()
         ({"warn_only": 1}, TypeError, "argument 'warn_only' must be bool, not int"),
         ({"strict": 1}, TypeError, "strict must be bool, not int"),
         ({"strict": True, "warn_only": True}, ValueError, "leave one of them out"),
+        ({"summary": "yes"}, TypeError, "summary must be bool, not str"),
         ({"substitute": 1}, TypeError, "substitute must be bool, not int"),
         ({"substitute": None}, TypeError, "substitute must be bool, not NoneType"),
         ({"rules": []}, TypeError, r"rules=default_rules\(\) \+ \[Rule\(...\)\]"),

@@ -306,7 +306,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
             counter.count(*given[0])
 
     for _ in range(20):
-        counter, start = RowCounter(made.logger), Barrier(threads)
+        counter, start = RowCounter(made.logger, made.interface), Barrier(threads)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, [counter] * threads, [start] * threads))
         total = threads * calls
@@ -431,3 +431,19 @@ def test_generator_runs_inside_and_waits_outside():
 
     flags = [(inside, torch.are_deterministic_algorithms_enabled()) for inside in seen()]
     assert flags == [(True, False)] * 2
+
+
+def test_a_summary_where_asked(capsys):
+    """One line at the end of the outermost block, also where it fails; nothing without it."""
+    summary = DeterministicMode(summary=True, simulate="cuda")
+    with summary, summary:
+        torch.ones(3).cumsum(0)
+    assert capsys.readouterr().err == f"detmode: {summary.report().verdict}\n"
+    with pytest.raises(KeyError), summary:
+        raise KeyError
+    shown = capsys.readouterr().err
+    assert shown.startswith("detmode: not finished: KeyError at ")
+    assert shown.count("\n") == 1
+    with DeterministicMode(simulate="cuda"):
+        torch.ones(3).cumsum(0)
+    assert capsys.readouterr().err == ""

@@ -138,6 +138,7 @@ def test_every_sample_has_the_launchers_bits(group: Group, played: Played) -> No
     """
 
     def check(case: Case) -> None:
+        plans.forget()
         number = len(str(case))
         intercept = "all" if number % 2 or "cudnn" in case.sample.op else "listed"
         before, known = played.count, plans.refusals()
@@ -234,7 +235,7 @@ def test_other_arguments_are_other_calls(played: Played) -> None:
 
 
 def test_inputs_that_share_memory(played: Played) -> None:
-    """What is read may be shared; what is written is not, and the error is ATen's."""
+    """Inputs that are read may share memory; one that is written may not, with ATen's error."""
     x, index, source = example()
     with simulated():
         for _ in range(4):
@@ -322,7 +323,7 @@ def test_other_modes_see_the_calls(outer: Callable[[], Any], played: Played) -> 
 
 
 def test_regions_and_overrides_act(played: Played) -> None:
-    """What is allowed runs as PyTorch runs it, and a plan goes on behind the region."""
+    """An allowed call runs as PyTorch runs it, and a plan goes on behind the region."""
     arguments = example()
     with simulated() as mode:
         for _ in range(4):

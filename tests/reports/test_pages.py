@@ -202,6 +202,83 @@ def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
         assert result["message"]["text"].startswith(result["ruleId"])
 
 
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"minLength": 1}}}
+LEVEL = {"enum": ["none", "note", "warning", "error"]}
+
+
+def closed(required: str, **properties: object) -> dict[str, object]:
+    """An object of SARIF's with these properties, of which some are required, and no others."""
+    fields = {"type": "object", "additionalProperties": False, "properties": properties}
+    return {**fields, "required": required.split()}
+
+
+def array_of(item: object) -> dict[str, object]:
+    return {"type": "array", "uniqueItems": True, "items": item}
+
+
+LOCATION = closed(
+    "",
+    physicalLocation=closed(
+        "artifactLocation",
+        artifactLocation=closed("uri", uri={"format": "uri-reference"}, uriBaseId={}),
+        region=closed("startLine", startLine={"type": "integer", "minimum": 1}),
+    ),
+    logicalLocations=array_of(closed("", fullyQualifiedName={"type": "string"}, kind={})),
+)
+RULE = closed(
+    "id shortDescription fullDescription help defaultConfiguration",
+    id={"type": "string"},
+    **{name: TEXT for name in ("shortDescription", "fullDescription", "help")},
+    helpUri={"format": "uri"},
+    defaultConfiguration=closed("level", level=LEVEL),
+)
+RESULT = closed(
+    "ruleId message locations",
+    ruleId={"type": "string"},
+    ruleIndex={"type": "integer", "minimum": 0},
+    level=LEVEL,
+    message=TEXT,
+    locations=array_of(LOCATION),
+    relatedLocations=array_of(LOCATION),
+    properties={"type": "object"},
+)
+DRIVER = closed("name rules", name={}, version={"type": "string"}, rules=array_of(RULE))
+RUN = closed("tool results", tool=closed("driver", driver=DRIVER), results={"items": RESULT})
+SARIF = closed("version runs", **{"$schema": {}}, version={"const": "2.1.0"}, runs=array_of(RUN))
+"""The requirements of SARIF 2.1.0's schema and of GitHub on the properties that detmode writes."""
+
+
+@pytest.mark.parametrize("name", ["mode", "probe", "diff", "empty", "nothing varied"])
+def test_sarif_is_what_the_standard_and_github_require(
+    reports: dict[str, Shown], name: str
+) -> None:
+    """Each rule has its descriptions and help, and no property is unknown to the schema."""
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    jsonschema.validate(json.loads(reports[name].to_sarif()), SARIF)
+
+
+def test_sarif_says_why_and_what_to_do() -> None:
+    """A result's message has the reason and the remedy; its rule's help leads to the operator."""
+    whole = record("warn", because="its threads race", remedy="sort the indices")
+    (run,) = json.loads(Report([whole]).to_sarif())["runs"]
+    (result,), (rule,) = run["results"], run["tool"]["driver"]["rules"]
+    said = "Its threads race. Sort the indices."
+    assert result["message"]["text"].endswith(f"a warning is given. {said}")
+    assert rule["fullDescription"]["text"] == "Its threads race."
+    help_text = "Its threads race.\n\nSort the indices.\n\nRun detmode explain aten::warn.default."
+    assert rule["help"]["text"] == help_text
+    assert rule["helpUri"].startswith("https://docs.pytorch.org/")
+
+
+@pytest.mark.parametrize("alert", [None, "put_"])
+def test_pytorchs_message_is_named_where_there_is_one(alert: str | None) -> None:
+    """A call that detmode refuses in its own words is no call with PyTorch's message."""
+    report = Report([record("error", alert=alert)])
+    ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
+    assert "the call is refused" in result["message"]["text"]
+    assert ("with PyTorch's message" in result["message"]["text"]) is (alert is not None)
+
+
 def test_a_row_of_several_modules_is_found_by_each() -> None:
     """The text shows a pattern; SARIF and the page's filter know the modules, and calls in none."""
     report = Report([record("warn", module=None, modules={"Net.a.0": 1, "Net.a.1": 1}, count=3)])

@@ -396,6 +396,24 @@ def test_a_verdict_says_no_more_than_was_seen(rows, head, verdict, severity):
     assert Report.from_json(report.to_json()).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("head", "is_named"),
+    [
+        ({"devices": ["cuda"], "interface": "command"}, True),
+        ({"devices": ["cuda"]}, True),
+        ({"devices": ["cuda"], "simulate": "cuda"}, False),
+        ({"devices": ["cuda"], "interface": "pytest"}, False),
+    ],
+    ids=["command", "python", "simulated", "pytest"],
+)
+def test_the_step_where_filling_costs(head, is_named):
+    """On a GPU the step names the recording that tells whether new memory must be filled."""
+    row = replace(ROW, modules={}, **RUN_TO_RUN, family="uninitialized_memory")
+    step = Report([row], head=head).next_step
+    assert step.startswith("to prove it, ")
+    assert ("`detmode record` says whether anything reads it" in step) == is_named
+
+
 WIDE = "3        aten::put_.default  warn                   put       train.py:7  Net.head"
 NARROW = ["    3  warn        aten::put_.default", "                   train.py:7  Net.head"]
 
@@ -561,3 +579,27 @@ def test_the_notes_do_not_keep_tensors_alive(mode):
         gc.collect()
         assert [reference() for reference in references] == [None, None]
     assert len(made.records) == 1
+
+
+def test_a_guarantee_is_an_enum_that_stays_its_text():
+    """A row has it after a run and from JSON; it equals, hashes, prints and filters as text."""
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        index_add()
+    report = mode.report()
+    for row in (report.records[0], Report.from_json(report.to_json()).records[0]):
+        assert row.guarantee is detmode.GPU_TO_GPU
+        assert {row.guarantee} == {"gpu_to_gpu"}
+        assert f"{row.guarantee}" == str(row.guarantee) == "gpu_to_gpu"
+    assert '"guarantee": "gpu_to_gpu"' in report.to_json()
+    assert len(report.where(guarantee="gpu_*")) == 1
+
+
+@pytest.mark.parametrize(("field", "value"), [("action", "permit"), ("guarantee", "always")])
+def test_a_row_of_a_file_has_an_action_and_a_guarantee_that_there_are(field, value):
+    """JSON with another word is no report; the row as it was is one."""
+    whole = json.loads(Report([ROW]).to_json())
+    whole["rows"][0][field] = value
+    with pytest.raises(ValueError, match="not a report of detmode"):
+        Report.from_json(json.dumps(whole))
+    whole["rows"][0] |= {"action": "warn", "guarantee": "run_to_run"}
+    assert Report.from_json(json.dumps(whole)).records[0].guarantee is detmode.RUN_TO_RUN

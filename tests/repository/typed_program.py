@@ -1,6 +1,6 @@
 """A program as users write it: what mypy must know of our names, and what it must refuse."""
 
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from typing_extensions import assert_type
@@ -18,6 +18,9 @@ from detmode import (
     Substitute,
 )
 from detmode.testing.reproducible import assert_reproducible
+
+Action: TypeAlias = Literal["allow", "warn", "error", "native", "substitute"]
+Severity: TypeAlias = Literal["error", "warning", "note"]
 
 
 @DeterministicMode(warn_only=True)
@@ -41,6 +44,8 @@ def step(model: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     assert_type(mode.report().where(action="warn"), Report)
     assert_type(list(mode.report()), list[ReportRow])
     assert_type(mode.records[0].module, str | None)
+    assert_type(mode.records[0].action, Action)
+    assert_type(mode.records[0].guarantee, Guarantee | None)
     return loss
 
 
@@ -86,9 +91,9 @@ certificate = detmode.certify("kernel.cu", {"n": 1}, entry="histogram", grid=2, 
 assert_type(certificate, detmode.Certificate)
 assert_type(certificate.is_order_independent, bool)
 assert_type(detmode.probe(decorated, 1), detmode.ProbeReport)
-assert_type(detmode.doctor.findings()[0].severity, str)
+assert_type(detmode.doctor.findings()[0].severity, Severity)
 assert_type(str(detmode.conditions.on("cuda")), str)
-assert_type(detmode.GPU_TO_GPU, Guarantee)
+scopes: tuple[Guarantee, ...] = (RUN_TO_RUN, detmode.GPU_TO_GPU)
 for action in (detmode.Allow(), detmode.Refuse()):
     Rule(op="mine::scale", action=action, because="it raises in the kernel")
 assert issubclass(detmode.DeterminismWarning, UserWarning)
@@ -98,18 +103,34 @@ assert_type(next(reducer.microbatches(0)), int)
 assert_type(reducer.mean([torch.ones(1)]), torch.Tensor)
 assert_type(detmode.are_deterministic_algorithms_enabled(), bool)
 assert_type(detmode.cuda.unavailable("cuda"), str | None)
-assert_type(detmode.testing.VARIED, tuple[str, str, str, str])
-assert_reproducible(decorated, 1, runs=2, vary=["threads"])
+assert_type(detmode.testing.VARIED[0], Literal["threads", "addresses", "memory", "schedule"])
+assert_type(assert_reproducible(decorated, 1), str)
+assert_type(assert_reproducible(decorated, 1, runs=2, vary=["threads"]), str)
+assert_type(assert_reproducible(decorated, 1, vary=detmode.testing.VARIED[1:]), str)
+
+actions: dict[str, Action] = {"aten::histc": "allow", "Net.head": "warn"}
+DeterministicMode(overrides=actions, intercept="listed", simulate="cuda")
+DeterministicMode(overrides={torch.ops.aten.histc: "allow", torch.ops.aten.put_.default: "warn"})
+DeterministicMode(overrides={torch.histc: "allow"})
+detmode.use_deterministic_algorithms(True, overrides={"aten::histc": "allow"})
 
 DeterministicMode(warn_only="yes")  # type: ignore[arg-type]  # to be refused
 DeterministicMode(rules=[rule])  # type: ignore[arg-type]  # to be refused
 DeterministicMode(simulated="cuda")  # type: ignore[call-arg]  # to be refused
+DeterministicMode(simulate="gpu")  # type: ignore[arg-type]  # to be refused
+DeterministicMode(intercept="none")  # type: ignore[arg-type]  # to be refused
+DeterministicMode(overrides={"aten::histc": "permit"})  # type: ignore[dict-item]  # to be refused
+DeterministicMode(overrides={3: "allow"})  # type: ignore[dict-item]  # to be refused
+detmode.record("run", level="calls")  # type: ignore[arg-type]  # to be refused
+detmode.audit(decorated, "1")  # type: ignore[arg-type]  # to be refused
+assert_reproducible(decorated, "1")  # type: ignore[call-overload]  # to be refused
+assert_reproducible(decorated, 1, vary=["clock"])  # type: ignore[list-item]  # to be refused
 Rule("aten::put_")  # type: ignore[call-arg]  # to be refused
 Substitute("aten::put_")  # type: ignore[arg-type]  # to be refused
 detmode.allow(torch.histc, "F.interpolate")
 detmode.allow(3)  # type: ignore[arg-type]  # to be refused
 detmode.seed_everything("0")  # type: ignore[arg-type]  # to be refused
-assert_reproducible(decorated, 1, runs="2")  # type: ignore[arg-type]  # to be refused
+assert_reproducible(decorated, 1, runs="2")  # type: ignore[call-arg]  # to be refused
 decorated("1")  # type: ignore[arg-type]  # to be refused
 detmode.distributed.MicrobatchReducer(step, 8)  # type: ignore[arg-type]  # to be refused
 allowed(torch.ones(3), bins="2")  # type: ignore[arg-type]  # to be refused

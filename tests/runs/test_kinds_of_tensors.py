@@ -157,8 +157,8 @@ class Neutral(TorchDispatchMode):
 def outcome(program: Callable[[], Any], mode: AbstractContextManager[object]) -> Any:
     """The tensors that a program returns, or its error."""
     with warnings.catch_warnings():
-        # PyTorch warns of what is new in it or about to go.
-        warnings.filterwarnings("ignore", "(?s).*(beta|prototype|deprecat)")
+        # PyTorch warns of what is new in it or about to go, and once a process of stft's window.
+        warnings.filterwarnings("ignore", "(?s).*(beta|prototype|deprecat|window was not provided)")
         try:
             with mode:
                 return tensors_of(program())

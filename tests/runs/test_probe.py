@@ -557,3 +557,28 @@ def test_command_where_nothing_varies(run_command: Run, simulate: tuple[str, ...
     # PyTorch 2.8 makes calls of its own when it is first used inside a mode.
     assert re.search(r"Probed \d+ calls", ours.stderr)
     assert "No probed call differed from its repeats." in ours.stderr
+
+
+@pytest.mark.parametrize(
+    ("conditions", "action", "step"),
+    [
+        (
+            ("threads",),
+            "allow",
+            "keep the number of CPU threads, which the bits of aten::sum follow",
+        ),
+        (("again", "threads"), "allow", "report it: its rule says that it does not vary"),
+        (("again",), "native", "`detmode explain aten::sum` says why"),
+        (("again",), None, "no rule lists aten::sum: replace it"),
+    ],
+    ids=["threads", "contradicts its rule", "known", "unknown"],
+)
+def test_the_next_step_agrees_with_the_table(
+    conditions: tuple[str, ...], action: str | None, step: str
+) -> None:
+    """It sends nobody to a rule that says that the call does not vary."""
+    family = None if action is None else "reductions"
+    row = ProbeRow(
+        "aten::sum", 2, 1, conditions, ("output 0",), 1, 0.5, "a.py:3", None, family, action
+    )
+    assert step in ProbeReport((row,), 2, (), 3).next_step

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -254,3 +255,61 @@ def test_memory_that_is_freed_and_had_again(tmp_path: Path) -> None:
         bytes_while_called(recording, torch.ops.c10d.broadcast_.default, x)
     (broadcast,) = calls(tmp_path / "run", "c10d::broadcast_.default")
     assert broadcast.inputs.digests == (UNDEFINED,)
+
+
+def written_first() -> None:
+    memory = torch.empty(8)
+    memory.fill_(1)
+    torch.nn.functional.gelu(memory.view(2, 4)).sum()
+
+
+def trained() -> None:
+    model = nn.Linear(3, 2)
+    model(torch.ones(1, 3)).sum().backward()
+    torch.optim.SGD(model.parameters()).step()
+
+
+def read_in_part() -> None:
+    memory = torch.empty(8)
+    memory[:4] = 1
+    (memory * 2)[:4].sum()
+
+
+def read_elsewhere() -> None:
+    with ThreadPoolExecutor() as pool:
+        pool.submit(torch.empty(8).sum).result()
+
+
+@torch.library.custom_op("detmode_uninitialized_test::foreign", mutates_args=())
+def foreign(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+# Some of the calls read what they have not written, and are told so.
+@pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
+@pytest.mark.parametrize(
+    ("call", "options", "expected"),
+    [
+        pytest.param(written_first, {}, True, id="written first"),
+        pytest.param(written_first, {"level": "module"}, True, id="by module"),
+        pytest.param(trained, {}, True, id="a training"),
+        pytest.param(lambda: None, {}, False, id="no call"),
+        pytest.param(lambda: torch.empty(8).sum(), {}, False, id="read"),
+        pytest.param(read_in_part, {}, False, id="read element by element"),
+        # What is not followed is not claimed.
+        pytest.param(written_first, {"level": "step"}, False, id="by step"),
+        pytest.param(written_first, {"steps": "0:1"}, False, id="some steps"),
+        pytest.param(read_elsewhere, {}, False, id="another thread"),
+        pytest.param(lambda: foreign(torch.empty(8)), {}, False, id="another library"),
+        pytest.param(
+            torch.compile(written_first, backend="eager"), {}, True, id="compiled, call by call"
+        ),
+    ],
+)
+def test_whether_new_memory_must_be_filled(
+    call: Callable[[], object], options: dict[str, Any], expected: bool, tmp_path: Path
+) -> None:
+    """A recording says that no call read unwritten memory only where it has followed all of it."""
+    with record(tmp_path / "run", **options) as recorded:
+        call()
+    assert recorded.reads_written_memory is expected

@@ -69,7 +69,8 @@ struct segment_sums {
     return {values[j * columns + column]};
   }
   __device__ __forceinline__ value_t value(value_t loaded) const { return loaded; }
-  __device__ __forceinline__ void store(int64_t key, value_t value, value_t) const {
+  __device__ __forceinline__ void store(int64_t key, value_t value, value_t, int64_t,
+                                        int64_t) const {
     output[key * columns + column] = value.sum;
   }
   __device__ __forceinline__ void carry(int64_t slot, int64_t key, value_t value) const {
@@ -210,6 +211,22 @@ __global__ void look_back(int32_t* __restrict__ words, int64_t* __restrict__ fou
                           int64_t count) {
   publish_count(words, 1, tile, static_cast<int32_t>(count));
   *found = count_before(words, 1, tile, static_cast<int32_t>(count));
+}
+
+__global__ void scaled_two_ways(const float* __restrict__ addends,
+                                const int64_t* __restrict__ powers, int64_t* __restrict__ in_double,
+                                int64_t* __restrict__ by_shift, int64_t n) {
+  using part = accumulator_detail::component<float>;
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    uint64_t word = part::F::to_bits(addends[i]);
+    int exponent = part::exponent_of(word);
+    uint64_t fraction = part::fraction_of(word);
+    uint64_t significand = exponent != 0 ? fraction | (uint64_t(1) << 23) : fraction;
+    int shift = static_cast<int>(powers[i]) + (exponent != 0 ? exponent : 1) - part::F::bias - 23;
+    in_double[i] = part::scaled_in_double(addends[i], powers[i]);
+    by_shift[i] =
+        part::scaled_by_shift(static_cast<uint32_t>(significand), part::negative(word), shift);
+  }
 }
 
 __global__ void shifted_right(const int64_t* __restrict__ values,

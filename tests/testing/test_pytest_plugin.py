@@ -110,7 +110,7 @@ class TestClass:
 
 def test_unmarked(deterministic_mode):
     import detmode
-    assert seen == ["run"] * 3 + ["set up", "torn down"] * 2
+    assert seen == ["run"] * 3 + ["set up", "torn down"] * 10  # one before the first repeat
     assert isinstance(deterministic_mode, detmode.DeterministicMode)
     assert torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="mark it with @pytest.mark.deterministic"):
@@ -133,8 +133,34 @@ def test_nothing():
     torch.rand(1)
 
 @deterministic
-def test_changes_a_fixture(weight):
-    return weight.add_(1) + 0
+def test_trains_a_fixture(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.rand(4, 2)).square().mean().backward()
+    optimizer.step()
+    return model
+
+@pytest.fixture(scope="module")
+def shared():
+    return torch.nn.Linear(2, 2)
+
+@deterministic
+def test_changes_a_fixture(shared):
+    with torch.no_grad():
+        return shared.weight.add_(1) + 0
+
+counts = torch.zeros(2)
+
+@deterministic
+def test_changes_a_global():
+    return counts.add_(1) + 0
+
+class TestSetUp:
+    def setup_method(self):
+        self.weight = torch.rand(2)
+
+    @deterministic
+    def test_it(self):
+        return self.weight.add_(1) + 0
 
 def test_by_function():
     assert_reproducible(vary, torch.zeros(2))
@@ -214,10 +240,14 @@ OUTCOMES = {
     ),
     "test_other": ("FAILED", ["loss (2): 1 of 2 elements differ"]),
     "test_nothing": ("FAILED", ["the repeats give nothing to compare: return tensors"]),
+    # What a test's own fixtures make is made again for each repeat; what lives longer is named.
+    "test_trains_a_fixture": ("PASSED", []),
     "test_changes_a_fixture": (
         "FAILED",
-        ["look for objects that are created once and changed by each run"],
+        ["the runs begin with objects that differ;", "  fixture shared.weight: 4 of 4 elements"],
     ),
+    "test_changes_a_global": ("FAILED", ["  captured counts: 2 of 2 elements differ"]),
+    "TestSetUp::test_it": ("PASSED", []),
     "test_by_function": ("FAILED", ["run 1 gave different bits from run 0"]),
     # Skipping and raising within a marked test mean what they mean elsewhere.
     "test_skip": ("SKIPPED", []),
@@ -424,8 +454,26 @@ def test_a_suite_under_strict(suite):
         result.stdout.fnmatch_lines(
             ["may vary: 1 call at 1 line (CUDA simulated)", "next: at test_inner.py:*hspmm*"]
         )
+        assert "--detmode-override=aten::hspmm=allow" in result.stdout.str()
+    assert "to get warnings instead of errors: --detmode=error" in result.stdout.str()
     coloured = suite(None, "--detmode=strict", "--detmode-simulate=cuda", "--color=yes")
     assert "\x1b[31mmay vary: 1 call at 1 line (CUDA simulated)\x1b[0m" in coloured.stdout.str()
+
+
+def test_defaults_of_a_project(suite, pytester):
+    """[tool.detmode] chooses for --detmode by itself; what is typed wins."""
+    text = "def test_it():\n    torch.hspmm(torch.eye(2).to_sparse(), torch.ones(2, 2))\n"
+    table = '[tool.detmode]\nstrict = true\nsimulate = "cuda"\n'
+    pytester.makepyprojecttoml(table)
+    suite(text, "--detmode").assert_outcomes(failed=1)
+    suite(None, "--detmode=error").assert_outcomes(passed=1)
+    pytester.makepyprojecttoml(table + 'override = ["aten::hspmm=allow"]\n')
+    suite(None, "--detmode").assert_outcomes(passed=1)
+    suite(None, "--detmode", "--detmode-override=aten::hspmm=error").assert_outcomes(failed=1)
+    pytester.makepyprojecttoml("[tool.detmode]\nstrikt = true\n")
+    result = suite(None, "--detmode")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no option 'strikt'; did you mean 'strict'?"])
 
 
 def test_a_suite_whose_calls_are_made_twice(suite):
@@ -696,7 +744,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
         ReportRow(*sin, 1, "/a.py:1", "Net.b"),
     ]
     config.pluginmanager.register(types.SimpleNamespace(), "dsession")
-    boss = WholeSuite(config, "warn")
+    boss = WholeSuite(config, "warn", {})
     loop = boss.pytest_runtestloop()
     next(loop)
     assert not torch.are_deterministic_algorithms_enabled()
@@ -711,7 +759,7 @@ def test_workers_of_xdist(pytester, monkeypatch):
     config.pluginmanager.unregister(name="dsession")
     config.pluginmanager.unregister(name="detmode-completeness")
     config.workerinput, config.workeroutput = {}, {}
-    worker = WholeSuite(config, "warn")
+    worker = WholeSuite(config, "warn", {})
     loop = worker.pytest_runtestloop()
     next(loop)
     assert torch.are_deterministic_algorithms_enabled()

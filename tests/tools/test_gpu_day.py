@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import changed
 import families
 import gpu_day
+import gpu_profiles
+import gpu_stages
 import host_calls
 import journal
+import new_against_old
 import overhead
 import prebuild
 import profile_call
@@ -22,7 +27,7 @@ import sanitize
 import torch
 import variation
 import warming
-from gpu_day import STAGES, Job, Stage
+from gpu_stages import STAGES, Job, Stage
 
 from detmode.cli import parser as cli
 from tests.shared import needs
@@ -33,7 +38,7 @@ def python(code: str, *, name: str = "a job") -> Job:
 
 
 def stage(*jobs: Job, **options: Any) -> Stage:
-    given = {"read": gpu_day.read_last_line, "minutes": 1.0, "patience": 30.0, **options}
+    given = {"read": gpu_stages.read_last_line, "minutes": 1.0, "patience": 30.0, **options}
     return Stage("trial", "something", jobs, (), **given)
 
 
@@ -145,10 +150,10 @@ def test_tests_go_on_without_what_broke_them(tmp_path: Path) -> None:
     own = ("-c", str(tmp_path / "none.ini"), "--rootdir", str(tmp_path), "-p", "no:detmode")
     own += ("-p", "no:randomly")
     (tmp_path / "none.ini").write_text("[pytest]\n")
-    (job,) = gpu_day._tests(str(file), *own)
+    (job,) = gpu_stages.by_pytest(str(file), *own)
     folder = tmp_path / "day"
     folder.mkdir()
-    tried = stage(job, read=gpu_day.read_tests, patience=6.0, minutes=4.0)
+    tried = stage(job, read=gpu_stages.read_tests, patience=6.0, minutes=4.0)
     run = day(folder)
     run.work([tried])
     assert outcomes(folder) == {
@@ -248,17 +253,17 @@ def test_what_programs_print_is_read(tmp_path: Path) -> None:
     """The figures of a profile, and the failures of a family, whatever is printed around them."""
     tried, job = stage(), Job("scan", ())
 
-    def run(text: str) -> gpu_day.Run:
-        return gpu_day.Run(tried, job, tmp_path, 0, gpu_day.OK, text)
+    def run(text: str) -> gpu_stages.Run:
+        return gpu_stages.Run(tried, job, tmp_path, 0, gpu_stages.OK, text)
 
-    (profile,) = gpu_day.read_profile(run(PROFILE))
+    (profile,) = gpu_stages.read_profile(run(PROFILE))
     assert profile.found == "Duration 812.40 us, DRAM Throughput 81.20 %"
     warned = "a warning\n{}\ndetmode: scan-float32\n"
     for rows, found in (
         (VERIFIED, ("failed", "1 samples: scan-float32-cumsum-row: other bits", 0)),
         (VERIFIED[:1], ("ok", "7 samples, error at most 0.50 of ATen's", 7)),
     ):
-        (read,) = gpu_day.read_verified(run(warned.format(json.dumps(rows, indent=2))))
+        (read,) = gpu_stages.read_verified(run(warned.format(json.dumps(rows, indent=2))))
         assert (read.outcome, read.found, read.checks) == found
 
 
@@ -267,10 +272,12 @@ def test_tables_are_read(tmp_path: Path) -> None:
     heads = ("us of 4 elements", "again", "target", "")
     printed = host_calls.table(heads, [("aten::cumsum", "21.8", "20", "missed")])
     text = f"a warning, twice\n{printed}\nPyTorch 2.13, 3 rounds\n"
-    run = gpu_day.Run(stage(), Job("calls", ()), tmp_path, 0, gpu_day.OK, text)
-    assert gpu_day.read_printed(run) == [gpu_day.Finding("aten::cumsum", "ok", "21.8, 20, missed")]
-    ended = dataclasses.replace(run, outcome=gpu_day.FAILED, text="no GPU\n")
-    assert gpu_day.read_printed(ended) == [gpu_day.Finding("calls", "failed", "no GPU")]
+    run = gpu_stages.Run(stage(), Job("calls", ()), tmp_path, 0, gpu_stages.OK, text)
+    assert gpu_stages.read_printed(run) == [
+        gpu_stages.Finding("aten::cumsum", "ok", "21.8, 20, missed")
+    ]
+    ended = dataclasses.replace(run, outcome=gpu_stages.FAILED, text="no GPU\n")
+    assert gpu_stages.read_printed(ended) == [gpu_stages.Finding("calls", "failed", "no GPU")]
 
 
 def test_commands_are_understood(tmp_path: Path) -> None:
@@ -278,6 +285,7 @@ def test_commands_are_understood(tmp_path: Path) -> None:
     parsers = {
         "benchmarks/families.py": families.parser(),
         "benchmarks/host_calls.py": host_calls.parser(),
+        "benchmarks/new_against_old.py": new_against_old.parser(),
         "benchmarks/overhead.py": overhead.parser(),
         "benchmarks/variation.py": variation.parser(),
         "benchmarks/warming.py": warming.parser(),
@@ -286,7 +294,7 @@ def test_commands_are_understood(tmp_path: Path) -> None:
         "tools/sanitize.py": sanitize.parser(),
     }
     run = day(tmp_path)
-    for stage in STAGES:
+    for stage in (*STAGES, *gpu_profiles.first(), *gpu_profiles.second(tmp_path)):
         for job in stage.jobs:
             command = run._command(stage, job, time.monotonic() + 60)
             assert "{" not in "".join(command)
@@ -304,6 +312,79 @@ def test_commands_are_understood(tmp_path: Path) -> None:
                 kernel = command[command.index("--kernel-name") + 1].removeprefix("regex:")
                 text = "".join(source.text for source in prebuild.sources().values())
                 assert re.search(rf"\w*{kernel}\(", text)
+
+
+def test_profiles_fit_into_fifteen_minutes(tmp_path: Path) -> None:
+    """The minutes of what is right and of what has the right bits, and then of what is timed."""
+    first, second = gpu_profiles.first(), gpu_profiles.second(tmp_path)
+    *right, halves = first
+    assert sum(stage.minutes for stage in right) <= 9
+    assert (halves.name, sum(stage.minutes for stage in second)) == ("halves", 3.5)
+    words = [word for stage in first for job in stage.jobs for word in job.command]
+    assert {"racecheck", "synccheck", "--shared=64", "--shared=99", "bfloat16"} <= {*words}
+
+
+def test_families_are_narrowed(tmp_path: Path) -> None:
+    """Jobs of other families go, those of none stay, and tests have a process for each family."""
+    stages = {each.name: each for each in gpu_profiles.chosen(None, None, ["scan"], None, None)}
+    (timed, others) = stages["timed"].jobs
+    assert (timed.command[-2:], others.command[-2:]) == (("--family", "scan"),) * 2
+    assert [job.name for job in stages["verify"].jobs] == ["scan"]
+    (bits,) = stages["bits"].jobs
+    assert bits.command[-2:] == ("--family", "scan")
+    assert "--share" not in bits.command
+    assert stages["contact"].jobs == STAGES[1].jobs
+
+
+def test_jobs_are_in_the_order_of_their_seconds(tmp_path: Path) -> None:
+    """Beside one another the longest first, one by one the shortest; what is new is last."""
+    lines = [{"of": {}}, *({"job": f"trial: {n}", "seconds": n} for n in (2.0, 9.0, 4.0))]
+    file = tmp_path / "gpu_day.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    seconds = gpu_profiles.measured(file)
+    jobs = [Job(name, ()) for name in ("new", "2.0", "9.0", "4.0")]
+    orders = [
+        "".join(f"{job.name} " for job in gpu_profiles.in_order(tried, seconds).jobs)
+        for tried in (stage(*jobs, processes=4), stage(*jobs))
+    ]
+    assert orders == ["9.0 4.0 2.0 new ", "2.0 4.0 9.0 new "]
+    assert gpu_profiles.measured(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--profile", "second"], "--profile second needs --old, a folder with the other"),
+        (["--stage", "none"], "--stage none: this run has no such stage"),
+        (["--changed-since", "none.jsonl"], "--changed-since none.jsonl: it has no digests"),
+        (["--changed-since", "no such commit"], "--changed-since no such commit: "),
+    ],
+    ids=["no old", "no stage", "no results", "no commit"],
+)
+def test_what_does_not_go_together_is_refused(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line, before anything is started or written."""
+    folder = tmp_path / "day"
+    assert gpu_day.main(["--output", str(folder), "--list", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"cannot begin: {said}")
+    assert not folder.exists()
+
+
+@pytest.mark.thorough
+def test_families_whose_sources_changed(tmp_path: Path) -> None:
+    """A kernel's include changes those that include it; another folder, words and samples none."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(gpu_day.ROOT / "detmode", tmp_path / "detmode", ignore=ignored)
+    for name in ("cuda/include/pooled_axis.cuh", "rules/put/samples.py", "mode/warm.py"):
+        file = tmp_path / "detmode" / name
+        comment = "//" if file.suffix == ".cuh" else "#"
+        file.write_text(file.read_text() + f"\n{comment} changed\n")
+    before = tmp_path / "results.jsonl"
+    before.write_text(json.dumps({"of": {}, "sources": changed._digests_in(tmp_path)}) + "\n")
+    found = changed.since(str(before))
+    assert "avg_pool3d" in found
+    assert not {"put", "upsample", "ctc_loss"} & {*found}
 
 
 def test_no_test_of_a_gpu_is_forgotten() -> None:

@@ -1,7 +1,10 @@
 """A family is written from schemas, and red until its author has filled in what they lack."""
 
 import ast
+import os
+import re
 import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -15,14 +18,56 @@ from tests.shared import ROOT, needs
 EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
 
 
+PAGE = ROOT / "docs" / "adding-a-rule.md"
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of what the tests over the table need, without the example's operator."""
-    skip = shutil.ignore_patterns("__pycache__", "_build", "reflection_pad")
+    """A copy of what the tests over the table need."""
+    skip = shutil.ignore_patterns("__pycache__", "_build")
     for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("pyproject.toml", ".clang-format"):
+        shutil.copy(ROOT / name, tmp_path)
     return tmp_path
+
+
+def typed(command: str, tree: Path) -> str:
+    """The text that a command prints, typed in the tree with its tools on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(tree)}
+    ran = subprocess.run(
+        ["bash", "-ec", command], cwd=tree, env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
+    return ran.stdout
+
+
+def first_commands() -> str:
+    """The first block of commands of the page on adding a rule."""
+    (commands,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)[:1]
+    return str(commands)
+
+
+def test_the_first_commands_of_the_page(tree: Path) -> None:
+    """They work as they are written, and what they write is in the form that is asked for."""
+    assert "ATen takes every sample on the CPU" in typed(first_commands(), tree)
+    assert_form(tree, "reflection_pad1d")
+
+
+@pytest.mark.parametrize(
+    "op", ["col2im", "dot", "glu_backward", "im2col", "native_group_norm", "unfold_backward"]
+)
+def test_the_form_of_what_is_written(tree: Path, op: str) -> None:
+    """Whatever the operator, ruff and clang-format leave its files as they are."""
+    new_rule.make_family("made", [new_rule.operator(op)], root=tree)
+    assert_form(tree, "made")
+
+
+def assert_form(tree: Path, family: str) -> None:
+    folder = f"detmode/rules/{family}"
+    typed(f"clang-format --dry-run -Werror {folder}/kernels.cu", tree)
+    typed(f"ruff format --check {folder} && ruff check {folder}", tree)
 
 
 @pytest.mark.thorough
@@ -31,9 +76,7 @@ def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
     """The command's files are red, and name each blank; with the page's files they are green."""
     python = partial(run_python, PYTHONPATH=str(tree))
     family = tree / "detmode" / "rules" / EXAMPLE.name
-    made = python("tools/new_rule.py", family.name, "--op", "reflection_pad1d_backward")
-    assert made.returncode == 0, made.stderr
-    assert "ATen takes every sample on the CPU" in made.stdout
+    typed(first_commands(), tree)
     assert 'alert="reflection_pad1d_backward_out_cuda"' in (family / "__init__.py").read_text()
     folders = ("tests/rules", "tests/cuda/rows")
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, *folders)
@@ -59,7 +102,7 @@ def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
             "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
         ),
         (["aten::glu_backward", "aten::renorm"], "grad_output: Tensor, self: Tensor, dim: int"),
-        (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm"], None),
+        (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm", "col2im"], None),
     ],
     ids=["one", "two", "rows_only"],
 )

@@ -18,8 +18,8 @@ from detmode.cli.output import (
     write_files,
 )
 from detmode.cli.preparation import prepared
-from detmode.cli.program import failure_of
 from detmode.cli.usage import usage_errors
+from detmode.reports.failure import failure_of
 
 ABOUT = "run a script on the CPU and report what would happen on CUDA"
 EXAMPLES = ("train.py --steps 2", "--format github train.py", "-o audit.html train.py")
@@ -41,9 +41,11 @@ def run(options: argparse.Namespace) -> int:
     """Run a program on the CPU, and report what the mode would do on CUDA."""
     program = prepared(options)
     from detmode.mode.audit import Audit
+    from detmode.process.interface import COMMAND
 
-    with usage_errors(TypeError, ValueError):
+    with usage_errors(TypeError, ValueError, told=COMMAND.in_words):
         mode = Audit(**policy(options))
+    mode.start_through(COMMAND)
 
     def tell(error: BaseException | None) -> None:
         report, heading = mode.report(), heading_of_rank(options)

@@ -99,7 +99,7 @@ def _explained(row: Row) -> dict[str, Any]:
 
 
 def _remedy(rule: Rule) -> str:
-    from detmode.mode.row_counter import how_to_allow
+    from detmode.process.interface import PYTHON
     from detmode.table.rule import Allow, Native, Substitute
 
     if isinstance(rule.action, Allow):
@@ -109,9 +109,11 @@ def _remedy(rule: Rule) -> str:
     if isinstance(rule.action, Native):
         return "none is needed: the mode runs PyTorch's own deterministic path"
     name = rule.op.partition(".")[0]
-    raised = "the mode raises" if rule.alert else "the mode warns, and raises with strict=True"
+    allow = PYTHON.how_to_allow(name)
+    silent = "the mode warns, and raises with strict=True (--strict)"
+    raised = "the mode raises" if rule.alert else silent
     return (
-        f"{raised}; call another operator, or accept that it varies: {how_to_allow(name)}, or "
+        f"{raised}; call another operator, or accept that it varies: {allow}, or "
         f"--override {name}=allow"
     )
 

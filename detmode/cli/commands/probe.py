@@ -12,9 +12,9 @@ from detmode.cli.execution import run_to_end
 from detmode.cli.modes import counted, modes, not_watched, on_cpu
 from detmode.cli.output import FORMATS, as_asked, heading_of_rank, write_files
 from detmode.cli.preparation import prepared
-from detmode.cli.program import failure_of
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
+from detmode.reports.failure import failure_of
 
 ABOUT = "run a script, each operator several times, and list those that vary"
 EXAMPLES = ("train.py", "--repeats 10 --skip 'torchvision::*' train.py")

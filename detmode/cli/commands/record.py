@@ -12,17 +12,22 @@ from detmode.cli.execution import run_to_end
 from detmode.cli.modes import counted, modes, not_watched, on_cpu
 from detmode.cli.output import STDOUT, note
 from detmode.cli.preparation import prepared
-from detmode.cli.program import AbruptEnd, failure_of
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.process.rank import rank_of
-from detmode.reports.page import shortened
+from detmode.reports.failure import AbruptEnd, failure_of
+from detmode.reports.page import plural, shortened
 
 ABOUT = "run a script and record every call, for diff"
 EXAMPLES = (
     "-o first train.py",
     "-o long --level step train.py",
     "-o again --dump aten::addmm@3 train.py",
+)
+
+_FILL = (
+    "no recorded call read uninitialized memory:\n"
+    "torch.utils.deterministic.fill_uninitialized_memory = False is safe for these"
 )
 
 
@@ -72,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     selected = {"level": options.level, "steps": options.steps}
     with usage_errors(ValueError, about="--dump "):
         recorded = recording.record(path, dump=options.dump, **selected)
-    warnings.filterwarnings("ignore", recording.NO_DUMP)  # said below, without a place in our code
+    # They are said below, without a place in our code.
+    warnings.filterwarnings("ignore", recording.PARTLY_READ)
 
     def tell(error: BaseException | None) -> None:
         if not options.quiet:
@@ -81,12 +87,17 @@ def run(options: argparse.Namespace) -> int:
             if rank_of() is None and failure_of(error) is None:
                 then = f"then `detmode diff {shown} OTHER`"
                 say(f"next: the same command with -o OTHER, {then}")
+                if recorded.reads_written_memory:
+                    say(_FILL)
         if isinstance(error, AbruptEnd) and error.failure:
             note(f"the recording ends with {error.failure}")
         if (calls := recorded.not_recorded) is not None:
             note(f"not recorded: {calls}")
         for call, reason in recorded.not_dumped.items():
             note(f"no dump of {call}: {reason}")
+        if reads := recorded.unwritten_reads:
+            calls = plural(sum(reads.values()), "call")
+            note(f"{calls} read uninitialized memory, and may vary: {next(iter(reads))}")
 
     contexts: list[AbstractContextManager[object]] = [usage_errors(TraceError)]
     contexts += [not_watched("recorded"), *observed, recorded]

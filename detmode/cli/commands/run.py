@@ -17,12 +17,12 @@ from detmode.cli.locks import RunLock
 from detmode.cli.modes import mode_of, note_not_watched, on_cpu, policy
 from detmode.cli.output import FORMATS, as_asked, note, rename_files, write_files
 from detmode.cli.preparation import prepared
-from detmode.cli.program import AbruptEnd, failure_of
 from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
 from detmode.cli.twice import run_twice
 from detmode.cli.usage import UsageError
 from detmode.process.rank import rank_of
+from detmode.reports.failure import AbruptEnd, failure_of
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
@@ -96,7 +96,8 @@ def run(options: argparse.Namespace) -> int:
     make_mode = partial(mode_of, options, **selected, **policy(options))
     mode = make_mode()
     lock = RunLock(options, mode) if options.locked or options.write_lock else None
-    if lock is not None and lock.is_refused:
+    if lock is not None and lock.refusal is not None:
+        _write_refusal(options, mode.report(), lock.refusal)
         return 1
     if options.warm:
         _warm(options)
@@ -112,6 +113,14 @@ def run(options: argparse.Namespace) -> int:
     contexts += [on_cpu(options), *([lock.choices] if lock is not None else [])]
     with report.given_early():
         return run_to_end(options, program, contexts, report.tell, check)
+
+
+def _write_refusal(options: argparse.Namespace, report: Report, refusal: str) -> None:
+    """Write the files of a run that did not start, so that none of an earlier run stays."""
+    rank = rank_of()
+    if rank is None or rank.number == 0:
+        report.head["failure"] = refusal
+        write_files(options, report)
 
 
 class _RunReport:

@@ -150,15 +150,26 @@ constexpr int commutes() {
 }  // namespace detmode_host
 
 #if DETMODE_RACES
-#define DETMODE_ATOMIC_POINT(address, commutes)                                           \
-  detmode_host::atomic_point();                                                           \
-  const void* dropping = detmode_host::S.current->dropping;                               \
-  detmode_host::note_atomic(address, sizeof(*(address)), true, true,                      \
-                            dropping != nullptr ? dropping : __builtin_return_address(0), \
+namespace detmode_host {
+DETMODE_UNTRACKED inline void note_kind(u32 kind, const void* code) {
+  S.watch->atomics |= kind;
+  if (kind != FLOAT_ADD) return;
+  u32 place = place_of(code);
+  for (u32& known : S.watch->float_adds) {
+    if (known == 0) known = place;
+    if (known == place) return;
+  }
+}
+}  // namespace detmode_host
+#define DETMODE_ATOMIC_POINT(address, commutes)                                    \
+  detmode_host::atomic_point();                                                    \
+  const void* dropping = detmode_host::S.current->dropping;                        \
+  const void* code = dropping != nullptr ? dropping : __builtin_return_address(0); \
+  detmode_host::note_atomic(address, sizeof(*(address)), true, true, code,         \
                             dropping != nullptr ? commutes : 0)
 #define DETMODE_ATOMIC_DONE(kind, old, address)                                            \
   if (detmode_host::S.watch != nullptr) {                                                  \
-    detmode_host::S.watch->atomics |= kind;                                                \
+    detmode_host::note_kind(kind, code);                                                   \
     if (__builtin_memcmp(&old, address, sizeof(old)) != 0) detmode_host::memory_changed(); \
   }
 #define DETMODE_ATOMIC_FUNCTION static DETMODE_UNTRACKED __attribute__((noinline, unused))

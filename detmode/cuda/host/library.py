@@ -190,6 +190,11 @@ class Library:
         size = self._library.detmode_variable(number, ctypes.byref(address))
         return memoryview((ctypes.c_ubyte * size).from_address(address.value or 0)).cast("B")
 
+    def line_of(self, place: int) -> str | None:
+        """The source's ``"file:line"`` of a place in the library; None without addr2line."""
+        line = _with_lines(f"+{place:#x}", self.path)
+        return None if line.startswith("+") else line
+
     def launch(self, *arguments: object) -> tuple[int, str]:
         """Runs one launch; returns the status of state.h and its message."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)

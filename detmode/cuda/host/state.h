@@ -118,6 +118,7 @@ struct Watch {
   int stopped;          // how often a block stopped midway
   u32 atomics;          // a bit for each AtomicKind that ran
   volatile int stop;    // the launch is to end: its time is over (1), or Ctrl-C came (2)
+  u32 float_adds[4];    // where atomics add floats, as of place_of(), the first such places
 };
 
 struct Launch {

@@ -32,6 +32,7 @@ class Watch(ctypes.Structure):
         ("stopped", ctypes.c_int),
         ("atomics", ctypes.c_uint),
         ("stop", ctypes.c_int),
+        ("_float_adds", ctypes.c_uint * 4),
     ]
 
     def __init__(
@@ -52,6 +53,11 @@ class Watch(ctypes.Structure):
             _touched=self._records.data_ptr(),
             _capacity=capacity,
         )
+
+    @property
+    def float_adds(self) -> set[int]:
+        """The first few places where atomics added floats, for :meth:`Library.line_of`."""
+        return {place for place in self._float_adds if place}
 
     @property
     def touched(self) -> Tensor | None:

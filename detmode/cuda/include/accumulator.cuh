@@ -103,6 +103,15 @@ static __device__ __forceinline__ T round_to(bool negative, uint64_t high, uint6
   return from_bits<T>(word | (negative ? uint64_t(1) << (bits_of<T> - 1) : 0));
 }
 
+// Whether doubles take a GPU as long as integers: those for numerical work. On others a product or
+// a conversion takes 32 or 64 times as long as one of floats.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 700 || __CUDA_ARCH__ == 800 || \
+                               __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000)
+constexpr bool QUICK_DOUBLE = true;
+#else
+constexpr bool QUICK_DOUBLE = false;
+#endif
+
 // One real component, added as value_t (float or double).
 template <typename value_t>
 struct component {
@@ -129,6 +138,22 @@ struct component {
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
   }
 
+  // A float times 2^power, rounded to nearest even, in two ways: exact in double, which holds a
+  // float and any such power, until it is rounded; and by a shift of its significand, of which
+  // nothing is left a bit below the last one.
+  static __device__ __forceinline__ int64_t scaled_in_double(float x, int64_t power) {
+    return __double2ll_rn(mul_rn(static_cast<double>(x), power_of_two<double>(power)));
+  }
+  static __device__ __forceinline__ int64_t scaled_by_shift(uint32_t significand, bool negative,
+                                                            int shift) {
+    int dropped = shift >= 0 ? 1 : shift < -31 ? 31 : -shift;
+    uint32_t below_half = (uint32_t(1) << (dropped - 1)) - 1, odd = significand >> dropped & 1;
+    uint64_t rounded = (significand + below_half + odd) >> dropped;
+    uint64_t whole = static_cast<uint64_t>(significand) << (shift & 63);
+    uint64_t magnitude = shift < 0 ? rounded : whole;
+    return static_cast<int64_t>(negative ? 0 - magnitude : magnitude);
+  }
+
   // Sets what an addend adds to the limbs; false, and nothing set, where that is nothing. An
   // infinity or NaN is noted in the first limb at once.
   static __device__ __forceinline__ bool scale(int32_t key, int64_t* limb, value_t addend,
@@ -147,16 +172,18 @@ struct component {
     }
     // The largest addend's leading bit is bit `limbs * width - 1` of the integer.
     int width = 63 - static_cast<int>(headroom);
-    if (limbs == 1) {
-      // Exact in double, which holds a float and any such power, until it is rounded as above.
-      int64_t power = width - 1 - (key - ZEROS - F::bias);
-      parts[0] = __double2ll_rn(mul_rn(static_cast<double>(addend), power_of_two<double>(power)));
+    if (limbs == 1 && QUICK_DOUBLE) {
+      parts[0] = scaled_in_double(addend, width - 1 - (key - ZEROS - F::bias));
       return true;
     }
     uint64_t significand =
         exponent != 0 ? fraction | (uint64_t(1) << (F::precision - 1)) : fraction;
     if (exponent == 0) exponent = 1;
     int shift = limbs * width - F::precision - (key - ZEROS - exponent);
+    if (limbs == 1) {
+      parts[0] = scaled_by_shift(static_cast<uint32_t>(significand), negative(word), shift);
+      return true;
+    }
     uint64_t high, low = 0;
     if (shift >= width) {
       high = significand << (shift - width);

@@ -108,12 +108,10 @@ struct row_store {
   using initial_t = typename runs_t::pack_t;
   typename row_t::scalar_t* first;  // the columns, at destination 0
   const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
-  int64_t begin, end;    // where in it they are
   int64_t inner;
   bool include_self;
-  // The first place in `counted` that holds `bound` or more.
-  __device__ __forceinline__ int64_t place_of(int64_t bound) const {
-    int64_t low = begin, high = end;
+  // The first place in `counted` from `low` on that holds `bound` or more; at most `high`.
+  __device__ __forceinline__ int64_t place_of(int64_t bound, int64_t low, int64_t high) const {
     while (low < high) {
       int64_t middle = (low + high) / 2;
       bool below = counted[middle] < bound;
@@ -122,15 +120,12 @@ struct row_store {
     }
     return low;
   }
-  // The number of rows to divide by, the initial value not among them; 0 but for means.
-  __device__ __forceinline__ int64_t rows_of(int64_t key) const {
-    return counted == nullptr ? 0 : place_of(key + 1) - place_of(key);
-  }
   __device__ __forceinline__ initial_t initial(int64_t key) const {
     initial_t values;
     for (int k = 0; k < width; ++k) values.lane[k] = first[key * inner + k];
     return values;
   }
+  // `rows`: those to divide by, the initial value not among them; 0 but for means.
   __device__ __forceinline__ void put(int64_t key, const runs_t& runs, int64_t rows,
                                       const initial_t& values) const {
     int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
@@ -163,8 +158,9 @@ struct keyed_rows {
   row_carries<value_t> carries;
   __device__ __forceinline__ key_t key(int64_t row) const { return keys[row]; }
   template <typename Loaded>
-  __device__ __forceinline__ void store(key_t key, const value_t& runs, const Loaded&) const {
-    out.put(key, runs, out.rows_of(key), out.initial(key));
+  __device__ __forceinline__ void store(key_t key, const value_t& runs, const Loaded&,
+                                        int64_t first, int64_t end) const {
+    out.put(key, runs, out.counted == nullptr ? 0 : end - first, out.initial(key));
   }
   __device__ __forceinline__ void carry(int64_t slot, key_t, const value_t& runs) const {
     carries[slot] = runs;

@@ -21,7 +21,8 @@ static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
 //   key(i)                the key of element i, ascending; an integer
 //   load(i)               element i as it lies in memory; loads alone, to be in flight together
 //   value(loaded)         its value
-//   store(key, value, loaded)   takes a complete run, and what was loaded for its last element
+//   store(key, value, loaded, first, end)   takes a complete run, the elements from `first` on
+//                         before `end`, and what was loaded for the last one
 //   carry(slot, key, value)   takes a run that the next launch finishes; not called when n <= piece
 // A value_t has earlier.plus(later), called in the order of i, and nothing(), which x.plus() leaves
 // as x: -0.0 for a sum.
@@ -40,6 +41,7 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
   const value_t nothing = value_t::nothing();
   value_t run = nothing;
   bool run_empty = true;
+  int64_t first = begin;
   decltype(runs.load(begin)) last;
   for (int64_t base = begin; base < end; base += batch) {
     decltype(last) loaded[batch];
@@ -57,9 +59,10 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
         if (first_run && !last_launch) {
           runs.carry(2 * p, run_key, run);
         } else {
-          runs.store(run_key, run, last);
+          runs.store(run_key, run, last, first, base + b);
         }
         first_run = false;
+        first = base + b;
         run_key = keys[b];
         run_empty = true;
       }
@@ -70,7 +73,7 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
     }
   }
   if (last_launch) {
-    runs.store(run_key, run, last);
+    runs.store(run_key, run, last, first, end);
   } else if (first_run) {
     runs.carry(2 * p, run_key, run);
     runs.carry(2 * p + 1, run_key, nothing);

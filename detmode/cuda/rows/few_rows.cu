@@ -14,7 +14,9 @@ __global__ void few_rows(const int64_t* __restrict__ index,
   using pack_t = typename runs_t::pack_t;
   constexpr int batch = 8;
   int64_t outers = shape.outer, rows = shape.rows, inner = shape.inner, size = shape.size;
-  if (!by_row) {
+  // Of one row, an element meets none of those with other columns.
+  bool meets = !by_row && rows > 1;
+  if (meets) {
     // Every element is a row.
     rows *= outers * inner;
     size *= outers * inner;
@@ -25,7 +27,8 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     int64_t row = quick_div(i, groups), column = (i - row * groups) * width;
     auto* first = column_of(source, column, rows, inner);
     auto key = [&](int64_t j) {
-      return by_row ? position_at(index, j, shape) : placed_by(index, j, false, shape).destination;
+      if (meets) return placed_by(index, j, false, shape).destination;
+      return position_at(index, by_row ? j : column, shape);
     };
     int64_t destination = key(row), met = 0;
     bool in_range = true, leads = true;
@@ -51,8 +54,8 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t> store{
-        column_of(out, column, size, inner), nullptr, 0, 0, inner, include_self};
+    row_store<row_t, width, int64_t> store{column_of(out, column, size, inner), nullptr, inner,
+                                           include_self};
     store.put(destination, runs, mean ? met : 0, store.initial(destination));
   }
 }

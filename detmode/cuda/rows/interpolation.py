@@ -22,9 +22,7 @@ from detmode.cuda.rows.interpolation_tables import (
     WIDTH,
     Axes,
     Interpolation,
-    Tables,
     axes_of,
-    kept_tables,
     table_writer,
 )
 
@@ -132,11 +130,10 @@ def gather_backward(
     grad_output = contiguous(grad_output, memory_format=memory_format)
     dtype = grad_output.dtype
     opmath = OPMATH.get(dtype, dtype)
-    kept = kept_tables(grad_output, opmath)
     plan = _plan(
         interpolation, dtype, opmath, grad_output.shape, memory_format,
         tuple(output_size), tuple(input_size), align_corners, tuple(scales),
-        grad_output.data_ptr() % 16 == 0, kept,
+        grad_output.data_ptr() % 16 == 0,
     )  # fmt: skip
     grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     if plan is None:
@@ -145,12 +142,8 @@ def gather_backward(
         plan(grad_output=grad_output, grad_input=grad_input)
         return grad_input
     write, length, gather, last, between = plan
-    if write is None:
-        assert kept is not None
-        tables = kept.memory
-    else:
-        tables = new_empty(grad_output, (length,), opmath)
-        write(tables=tables)
+    tables = new_empty(grad_output, (length,), opmath)
+    write(tables=tables)
     if last is None:
         gather(grad_output=grad_output, tables=tables, grad_input=grad_input)
         return grad_input
@@ -160,10 +153,10 @@ def gather_backward(
     return grad_input
 
 
-# The launch that writes tables before each gradient, or None where they are kept, and their length;
-# the launch that gathers over all axes, or over all but the last one; the launch over that one,
-# where there are two, and the shape of what is between them. A plain tuple, as an axis is.
-_Plan: TypeAlias = tuple["Launch | None", int, Launch, "Launch | None", tuple[int, int]]
+# The launch that writes the tables, and their length; the launch that gathers over all axes, or
+# over all but the last one; the launch over that one, where there are two, and the shape of what
+# is between them. A plain tuple: a named one would take half a microsecond more.
+_Plan: TypeAlias = tuple[Launch, int, Launch, "Launch | None", tuple[int, int]]
 
 
 @planned
@@ -178,12 +171,10 @@ def _plan(
     align_corners: bool,
     scales: tuple[float | None, ...],
     is_aligned: bool,
-    kept: Tables | None,
 ) -> Launch | _Plan | None:
     """The plan of a gradient; None where nothing is gathered: of no elements, or of equal sizes.
 
-    ``is_aligned``: packs of 16 bytes of grad_output can be read at once. What ``kept`` lacks of the
-    tables is written, once. A `Launch` needs no tables.
+    ``is_aligned``: packs of 16 bytes of grad_output can be read at once. A `Launch` has no tables.
     """
     leading, sizes = input_size[:2], input_size[2:]
     is_copied = shape == input_size or 0 in leading
@@ -202,28 +193,19 @@ def _plan(
     outer, inner = leading
     if memory_format is torch.contiguous_format:
         outer, inner = outer * inner, 1
-    if numel < MANY:
-        axes, length = axes_of(interpolation, opmath, align_corners, sizes, output_size, scales)
-        if _reads(axes) <= MAX_READS:
-            if length * opmath.itemsize <= SHARED:
-                small = _small(interpolation, dtype, len(sizes), align_corners)
-                return partial(small.launch, numel, outer, inner, axes)
-            width = sizes[-1]
-            rows = numel // width
-            fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
-            if fits and _strip_bytes(axes, opmath) <= STRIP:
-                strips = _strips(interpolation, dtype, len(sizes), align_corners)
-                grid = -(-width // BLOCK), rows, 1
-                return partial(strips.launch_blocks, grid, axes)
-    write, length = None, 0
-    known = None
-    if kept is not None:
-        known = kept.axes_of(interpolation, align_corners, sizes, output_size, scales)
-    if known is not None:
-        axes = known
-    else:
-        axes, length = axes_of(interpolation, opmath, align_corners, sizes, output_size, scales)
-        write = table_writer(interpolation, opmath, align_corners).of_threads(length, axes)
+    axes, length = axes_of(interpolation, opmath, align_corners, sizes, output_size, scales)
+    if numel < MANY and _reads(axes) <= MAX_READS:
+        if length * opmath.itemsize <= SHARED:
+            small = _small(interpolation, dtype, len(sizes), align_corners)
+            return partial(small.launch, numel, outer, inner, axes)
+        width = sizes[-1]
+        rows = numel // width
+        fits = width >= LONG and inner == 1 and rows <= MAX_GROUPS
+        if fits and _strip_bytes(axes, opmath) <= STRIP:
+            strips = _strips(interpolation, dtype, len(sizes), align_corners)
+            grid = -(-width // BLOCK), rows, 1
+            return partial(strips.launch_blocks, grid, axes)
+    write = table_writer(interpolation, opmath, align_corners).of_threads(length, axes)
     clamps, row = interpolation.clamps, output_size[-1] * inner
     many = inner == 1 and numel >= MANY
     if many or row == 1 or len(sizes) == 1 or _reads(axes) <= MAX_READS:

@@ -8,28 +8,13 @@ from itertools import product
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
-from detmode.cuda import (
-    Source,
-    UnsizedLaunch,
-    ctype,
-    forget_plans,
-    lasting_stream,
-    new_empty,
-    planned,
-)
+from detmode.cuda import Source, UnsizedLaunch, ctype, planned
 
 WIDTH = 4
 """Channels that one thread of `upsample_gather` serves where there are many."""
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
 """Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
-MOST_KEPT = 1 << 18
-"""The most elements of an axis' table that is kept."""
-CAPACITY = 1 << 20
-"""The elements of memory for the tables of a stream."""
-STREAMS = 32
-"""The most streams, or dtypes on them, with tables."""
 ROWS = 4
 """Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
 
@@ -95,13 +80,10 @@ class Interpolation:
     clamps: bool
 
 
-Axis: TypeAlias = tuple[int, int, int, int, float]
-"""The numbers of a dimension in ``resized_axes`` of the kernels' header: input and output size,
-taps, where its table begins, and input positions per output position. A plain tuple: a named one
-would take half a microsecond more."""
-
 Axes: TypeAlias = tuple[float, ...]
-"""The members of ``resized_axes``: the numbers of the last dimension, then of the one before it."""
+"""The members of ``resized_axes`` of the kernels' header: the numbers of the last dimension, then
+of the one before it. Of each: input and output size, taps, where its table begins, and input
+positions per output position."""
 
 ABSENT = tuple((0, 0, 0, 0, 0.0) * (3 - dims) for dims in range(4))
 """The numbers of the dimensions that are absent, where there are so many."""
@@ -118,7 +100,7 @@ def axes_of(
     output_size: tuple[int, ...],
     scales: tuple[float | None, ...],
 ) -> tuple[Axes, int]:
-    """The axes in memory for their tables alone, and its elements.
+    """The axes, and the elements of the memory that their tables take.
 
     Raises:
         RuntimeError: a size is not above 0.
@@ -164,87 +146,3 @@ def table_writer(
     """The launch that writes tables, without its sizes."""
     entry = f"upsample_tables<{interpolation.name}, {ctype(dtype)}>"
     return UnsizedLaunch(interpolation.source, entry, ("resized",), align_corners=align_corners)
-
-
-class Tables:
-    """Memory for the tables of the axes that calls on a stream have met, each written once.
-
-    Args:
-        memory: CAPACITY elements on a GPU.
-
-    Attributes:
-        axes: of each interpolation and choice of ``align_corners``, by input size, output size and
-            scale, the axes whose table's launch is on the stream; and what launches it.
-        used: the elements that are taken.
-    """
-
-    def __init__(self, memory: Tensor) -> None:
-        self.memory, self._per_weight = memory, memory.itemsize // 4
-        self.axes: dict[tuple[Interpolation, bool], tuple[dict[Given, Axis], UnsizedLaunch]] = {}
-        self.used = 0
-
-    def axes_of(
-        self,
-        interpolation: Interpolation,
-        align_corners: bool,
-        sizes: tuple[int, ...],
-        output_size: tuple[int, ...],
-        scales: tuple[float | None, ...],
-    ) -> Axes | None:
-        """Return the axes in this memory; None if a table is too long to be kept, or it is full.
-
-        What it lacks of their tables is written. Raises as the function of this name.
-        """
-        kept = self.axes.get((interpolation, align_corners))
-        if kept is None:
-            write = table_writer(interpolation, self.memory.dtype, align_corners)
-            kept = self.axes[interpolation, align_corners] = {}, write
-        known, write = kept
-        new: dict[Given, Axis] = {}
-        axes: Axes = ABSENT[len(sizes)]
-        lacking: Axes = ()
-        threads = 0
-        for given in zip(sizes, output_size, scales):
-            axis = known.get(given) or (new and new.get(given))
-            if not axis:
-                taps, ratio, length = _table(interpolation, self._per_weight, align_corners, given)
-                if length > MOST_KEPT:
-                    return None
-                # Between reading and writing nothing is called, so that no other thread gets the
-                # same.
-                start = self.used
-                self.used = start + length
-                if start + length > CAPACITY:
-                    return None
-                axis = new[given] = given[0], given[1], taps, start, ratio
-                lacking = axis + lacking
-                threads += length
-            axes = axis + axes
-        if new:
-            write.launch(threads, lacking + ABSENT[len(new)], tables=self.memory)
-            known.update(new)
-        return axes
-
-
-_tables: dict[tuple[int, int, torch.dtype], Tables] = {}
-
-
-def kept_tables(like: Tensor, dtype: torch.dtype) -> Tables | None:
-    """The tables that calls on the stream of ``like`` keep; None where nothing can be kept.
-
-    Args:
-        like: a tensor on the device.
-        dtype: of the weights.
-    """
-    stream = lasting_stream(like)
-    if stream is None:
-        return None
-    key = like.get_device(), stream, dtype
-    found = _tables.get(key)
-    if found is None or found.used > CAPACITY:
-        if found is not None or len(_tables) >= STREAMS:
-            # Plans name places in the tables.
-            forget_plans()
-            _tables.clear()
-        found = _tables[key] = Tables(new_empty(like, (CAPACITY,), dtype))
-    return found

@@ -36,9 +36,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     auto* from = column_of(source, column, rows, inner);
     auto* to = column_of(out, column, shape.size, inner);
-    // A run that is complete here lies in this piece.
-    int64_t begin = piece * PIECE, end = min_index(rows, (piece + 1) * PIECE);
-    store_t store{to, mean ? keys : nullptr, begin, end, inner, include_self};
+    store_t store{to, mean ? keys : nullptr, inner, include_self};
     keyed_rows<row_t, width, key_t> keyed{keys, store, {carried, groups, group}};
     sorted_columns<row_t, width, key_t> columns{keyed, order, from, alpha};
     segment_piece<PIECE>(piece, rows, columns);
@@ -172,10 +170,21 @@ struct carried_columns {
   __device__ __forceinline__ value_t value(const runs_and_initial& loaded) const {
     return loaded.runs;
   }
+  // The rows of a mean: those of its first carry begin in that one's piece, and those of its last
+  // one end in that one's.
+  __device__ __forceinline__ int64_t rows_of(key_t destination, int64_t first, int64_t end) const {
+    // Known when this is compiled, it spares wide rows the division.
+    if (wide || out.counted == nullptr) return 0;
+    auto row = [&](int64_t slot) { return row_of_carry(slot, level, rows); };
+    int64_t from = out.place_of(destination, row(first & ~1), row(first)), last = end - 1;
+    int64_t bound = static_cast<int64_t>(destination) + 1;
+    return out.place_of(bound, row(last) + 1, row(last | 1) + 1) - from;
+  }
   __device__ __forceinline__ void store(key_t destination, const value_t& runs,
-                                        const runs_and_initial& loaded) const {
+                                        const runs_and_initial& loaded, int64_t first,
+                                        int64_t end) const {
     if (!wide || destination >= 0) {
-      out.put(destination, runs, out.rows_of(destination), loaded.initial);
+      out.put(destination, runs, rows_of(destination, first, end), loaded.initial);
     }
   }
   __device__ __forceinline__ void carry(int64_t slot, key_t destination,
@@ -211,7 +220,7 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
     for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
       int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
       auto* to = column_of(out, group * width, shape.size, shape.inner);
-      store_t store{to, mean ? keys : nullptr, 0, shape.rows, shape.inner, include_self};
+      store_t store{to, mean ? keys : nullptr, shape.inner, include_self};
       row_carries<runs_t> below{read, all, group}, above{carried, all, group};
       columns_t columns{keys, level, shape.rows, store, below, above};
       segment_piece<PIECE>(piece, n, columns);

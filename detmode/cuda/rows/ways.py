@@ -6,7 +6,8 @@
   too large are added in shared memory, by blocks that need no scratch.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
-* *few rows*: one piece of these without the sort, in one launch instead of five or more.
+* *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
+  single row, of which at most one addend reaches a destination, however long it is.
 
 Sizes alone choose between these, so that the bits of a sum are the same on every GPU. Other choices
 change no bit; the shared memory of a block takes part in them.
@@ -93,7 +94,7 @@ def choose_sum(
         shared: bytes of shared memory that a block may have.
     """
     named = shape if by_row else flat(shape)
-    if _are_few(named):
+    if _are_few(named) or (shape.rows == 1 and not mean):
         return Way.FEW
     if _sort_moves_less(named, dtype):
         return Way.WIDE if aligned and not mean and _are_wide(named, dtype) else Way.SORTED
@@ -105,7 +106,8 @@ def choose_sum(
 
 def choose_product(shape: Rows, *, by_row: bool = True) -> Way:
     """Choose how rows are multiplied. The arguments are those of :func:`choose_sum`."""
-    return Way.FEW if _are_few(shape if by_row else flat(shape)) else Way.SORTED
+    few = shape.rows == 1 or _are_few(shape if by_row else flat(shape))
+    return Way.FEW if few else Way.SORTED
 
 
 def choose_assignment(
@@ -120,7 +122,7 @@ def choose_assignment(
         shared: see there.
     """
     named = shape if by_row else flat(shape)
-    if unique or named.rows == 1:
+    if unique or shape.rows == 1:
         return Way.DIRECT
     if by_row and _are_few(named):
         return Way.FEW

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from detmode.environment import known, nccl
-from detmode.environment.doctor.finding import Finding, Look, variable
+from detmode.environment.doctor.finding import Finding, Look, Severity, variable
 
 _CHUNKING = (
     *("NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MAX_CTAS"),
@@ -35,7 +35,7 @@ def _nccl() -> Iterator[Finding]:
             "NVLS and NVLSTree add in the switch, in any order, and not every function that "
             "reduces is kept from them; PyTorch leaves a given value as it is"
         )
-    severity = "warning" if remedy and torch.cuda.is_available() else "note"
+    severity: Severity = "warning" if remedy and torch.cuda.is_available() else "note"
     state = "not set" if algorithms is None else algorithms
     yield Finding("NCCL_ALGO", state, effect, remedy, severity)
     nvls = variable("NCCL_NVLS_ENABLE")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from detmode.environment import known
 
-SEVERITIES = ("error", "warning", "note")
+Severity: TypeAlias = Literal["error", "warning", "note"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """Weights of a finding, the heaviest first."""
 
 
@@ -31,7 +32,7 @@ class Finding:
     state: str
     effect: str
     remedy: str | None = None
-    severity: str = ""
+    severity: Severity = ""  # type: ignore[assignment]  # the remedy says which
 
     def __post_init__(self) -> None:
         if not self.severity:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from detmode.environment import known
-from detmode.environment.doctor.finding import Finding, Look, variable
+from detmode.environment.doctor.finding import Finding, Look, Severity, variable
 from detmode.environment.inductor import OPTIONS, Option, value_of
 from detmode.process.versions import parse_version
 
@@ -193,7 +193,7 @@ def _fill() -> Iterator[Finding]:
             "that reads uninitialised memory does not vary",
             "for a program that reads none: DeterministicMode(fill_uninitialized_memory=False)",
         )
-    severity = "note" if filled else "warning"
+    severity: Severity = "note" if filled else "warning"
     yield Finding("fill_uninitialized_memory", str(filled), *effects, severity)
 
 

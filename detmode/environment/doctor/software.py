@@ -11,7 +11,7 @@ import torch
 
 from detmode import cuda
 from detmode.cuda import host, native
-from detmode.environment.doctor.finding import Finding, Look
+from detmode.environment.doctor.finding import Finding, Look, Severity
 from detmode.process.versions import SUPPORTED, VERSIONS, parse_version
 
 
@@ -113,7 +113,7 @@ def _native() -> Iterator[Finding]:
         )
 
 
-def _launch_by(device: str, subject: str, fine: str, effect: str, severity: str) -> Finding:
+def _launch_by(device: str, subject: str, fine: str, effect: str, severity: Severity) -> Finding:
     reason = cuda.unavailable(device)
     state = "available" if reason is None else "not available"
     return Finding.either(subject, state, reason is None, fine, effect, reason, severity)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from detmode.environment.known import Value, how_to_set
 from detmode.environment.lock.lock_file import LockFile
+from detmode.process.interface import COMMAND
 from detmode.process.text import in_a_line
 
 _ABSENT = {
@@ -39,6 +40,7 @@ _TITLES = {
     "gpus": "GPUs",
     "rules": "rule table",
     "ranks": "number of ranks",
+    "mode": "options of the mode",
 }
 
 
@@ -108,6 +110,8 @@ def _compared(
 def drift(section: str, name: str, locked: Value | None, here: Value | None) -> Drift:
     """Return the difference of a choice; ``None`` stands for a value that is not there."""
     absent = _ABSENT.get(section, "not in it")
+    if (section, name) == ("run", "mode"):
+        locked, here = (COMMAND.options_of(str(value)) for value in (locked, here))
     first, second = (absent if value is None else _text(value) for value in (locked, here))
     texts = (_title(section, name), first, second, _remedy(section, name, locked))
     return Drift(*map(in_a_line, texts))

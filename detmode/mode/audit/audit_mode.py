@@ -25,6 +25,7 @@ from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.lines import modules_around
 from detmode.sites.module_path import ModulePaths
+from detmode.table.outcome import ActionName
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import Row, resolve
 
@@ -205,11 +206,13 @@ class Audit(DeterministicMode):
             return OverloadInfo(func)
         return overload
 
-    def _would_on_cuda(self, row: Row) -> str:
+    def _would_on_cuda(self, row: Row) -> ActionName:
         """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
         override = facts_of(func, self.table, self.overrides).override if func else None
-        return decide(row.rule, self.policy, override=override).action
+        action = decide(row.rule, self.policy, override=override).action
+        assert action != "pass"  # no row of what an audit cannot see allows its calls
+        return action
 
 
 def _key(record: ReportRow) -> tuple[str, str, str]:

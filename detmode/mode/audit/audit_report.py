@@ -17,6 +17,8 @@ from detmode.reports.terminal import table
 from detmode.reports.verdict import gaps_of, verdict_of
 
 _MODULES_SHOWN = 10
+_COST = 0.01
+"""The share of all bytes from which on filling new memory counts as a cost."""
 _COVERED = "deterministic on one GPU model with one software: every call met would be covered"
 _TOTALS = ("calls", "total_bytes", "extra_bytes", "uncounted_bytes", "fill_bytes")
 
@@ -97,10 +99,17 @@ class AuditReport(Report):
     def next_step(self) -> str:
         """The most useful next step after this audit."""
         if self.verdict.startswith("not checked") and self.head.get("devices"):
-            return "`detmode run` the program on a GPU: it meets what an audit does not see"
+            return f"{self.interface.on_gpu}: it meets what an audit does not see"
         if self.verdict.startswith("not checked"):
             return "audit what calls PyTorch's operators: the audit has met none"
         return super().next_step
+
+    def _how_to_prove(self) -> str:
+        return f"on a GPU, {super()._how_to_prove()}"
+
+    @property
+    def _fills_at_a_cost(self) -> bool:
+        return self.fill_bytes > _COST * self.total_bytes
 
     @property
     def total_bytes(self) -> int:

@@ -11,6 +11,7 @@ import torch
 from detmode.mode.row_counter import guarantee_of
 from detmode.reports.page import Listing
 from detmode.reports.terminal import table
+from detmode.table.outcome import ActionName, Guarantee
 from detmode.table.rule import Allow
 from detmode.table.rule_table import Row, RuleTable, resolve
 
@@ -42,8 +43,8 @@ class UnseenRow:
 
     op: str
     when: str
-    action: str
-    guarantee: str | None
+    action: ActionName
+    guarantee: Guarantee | None
     alert: str | None
 
 
@@ -115,7 +116,7 @@ def find_unseen(
     table: RuleTable,
     stand_ins: Mapping[str, Mapping[str, Iterable[str]]],
     called: set[str],
-    would: Callable[[Row], str],
+    would: Callable[[Row], ActionName],
 ) -> list[Unseen]:
     """Return what an audit did not see: first what its calls reveal, then what no audit sees.
 
@@ -169,7 +170,7 @@ def runs_on_cpu(func: torch._ops.OpOverload) -> bool:
     return any(has_kernel(func.name(), key) for key in _ON_CPU)
 
 
-def _describe(row: Row, action: str) -> UnseenRow:
+def _describe(row: Row, action: ActionName) -> UnseenRow:
     rule = row.rule
     alert = rule.as_text()["alert"]
     return UnseenRow(rule.op, str(rule.when), action, guarantee_of(rule, action), alert)

@@ -145,6 +145,7 @@ SAMPLES = Samples(
     ),
     bench=(
         _bench("speech_characters", 1000, 32, 32, 200),
+        _bench("speech_long", 1500, 32, 1024, 250),
         _bench("speech_pieces", 400, 32, 5000, 60),
         _bench("ocr_chinese", 80, 128, 6625, 25),
     ),

@@ -102,8 +102,17 @@ SAMPLES = Samples(
     bench=(
         _bench("spatial_transformer", (64, 3), (224, 224), (224, 224), smooth=True),
         _bench("raft_lookup", (7040, 1), (55, 128), (9, 9), 0, ZEROS, True),
+        # A batch of six, in training: the four levels that each look-up reads.
+        *(
+            _bench(f"raft_training_level_{level}", (17_112, 1), size, (9, 9), 0, ZEROS, True)
+            for level, size in enumerate(((46, 62), (23, 31), (11, 15), (5, 7)), 1)
+        ),
         _bench("flow_warp", (8, 64), (96, 128), (96, 128), 0, BORDER, True, smooth=True),
         _bench("deformable_attention", (16, 32), (100, 134), (13_294, 4)),
+        *(
+            _bench(f"deformable_attention_level_{level}", (16, 32), size, (13_294, 4))
+            for level, size in enumerate(((50, 67), (25, 34), (13, 17)), 2)
+        ),
         _bench("bicubic_image", (4, 3), (512, 512), (512, 512), BICUBIC, REFLECTION, smooth=True),
         _bench(
             "registration", (1, 1), *[(160, 192, 224)] * 2, 0, BORDER, True, smooth=True, op=OPS[3]

@@ -155,6 +155,8 @@ SAMPLES = Samples(
             "recommender_2m_16",
             lambda m: add(m, [1_000_000, 16], 0, 2_000_000, index=m.zipf(2_000_000, 1_000_000)),
         ),
+        _bench("hash_grid_32m_2", lambda m: add(m, [1 << 19, 2], 0, 1 << 25)),
+        _bench("clusters_1m_128_to_1k", lambda m: add(m, [1000, 128], 0, 1_000_000)),
         _adds("one_destination_1m_64", lambda m: add(m, [10, 64], 0, 1_000_000, 1)),
         _bench("experts_2k_top8_7168", lambda m: combined(m, 2048, 8, 7168)),
         _bench("experts_8k_top2_8192", lambda m: combined(m, 8192, 2, 8192)),

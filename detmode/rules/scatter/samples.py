@@ -113,6 +113,18 @@ SAMPLES = Samples(
         _adds("pooling_8x64x16k_to_1k", lambda m: scattered(m, [8, 64, 1024], 2, [8, 64, 16384])),
         _adds("router_16k_top8_of_64", lambda m: scattered(m, [1 << 14, 64], 1, [1 << 14, 8])),
         _adds("gather_targets_4k_of_32k", lambda m: scattered(m, [4096, 32_000], 1, [4096, 1])),
+        _adds("gather_targets_4k_of_152k", lambda m: scattered(m, [4096, 151_936], 1, [4096, 1])),
+        _adds(
+            "attention_8m_edges_4_heads",
+            lambda m: scattered_rows(m, [2_449_029, 4], 0, 8_000_000),
+            dtypes=FLOATING[:3],
+        ),
+        _adds(
+            "products_2m_edges_100",
+            lambda m: scattered_rows(m, [2_449_029, 100], 0, 2_000_000),
+            dtypes=FLOATING[:3],
+        ),
+        _adds("pooling_500k_nodes_64_to_4k", lambda m: scattered_rows(m, [4096, 64], 0, 500_000)),
         _onto("multiply_2m_to_150", [150], 0, [1 << 21], reduce="multiply"),
     ),
 )

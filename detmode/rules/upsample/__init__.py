@@ -14,8 +14,7 @@ that varies between runs; in float16 and bfloat16 every one of these additions r
 ## What happens instead
 
 A small launch tabulates, for each dimension, the output positions that read an input position and
-their weights, by ATen's own arithmetic. A dimension's table is written once for all calls on a
-stream that resize by it, whatever their other sizes; in a CUDA graph, for each of its calls. Then
+their weights, by ATen's own arithmetic, in memory of the call. Then
 one thread owns an element of ``grad_input``, or a few neighbours, and gathers: output positions
 ascending, the last dimension outermost, each dimension summed on its own, in float for float16 and
 bfloat16. Where ``grad_input`` has less than 65,536 elements, each of which meets at most 64 of
@@ -37,7 +36,7 @@ each such element. channels_last: once for each weight of all dimensions, coales
 channels. Where an element of ``grad_input`` meets more than 64 elements of ``grad_output``, in
 channels_last or with a ``grad_input`` too small to fill a GPU, the last dimension gets a launch of
 its own, and the sums between the two are written and read once: 1 / (the leading dimensions'
-enlargement) of ``grad_output``, in float. A stream's tables have 4 MiB of memory, in float64 8 MiB.
+enlargement) of ``grad_output``, in float.
 
 In total, 1.0 times the floor, the tables of all but the smallest images being small.
 

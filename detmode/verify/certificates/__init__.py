@@ -45,6 +45,12 @@ def certify(
     No GPU is needed. CUDA C++ is compiled for the CPU and run by the host runner, Triton's kernels
     run in Triton's interpreter. The arguments are copied; nothing is written to them.
 
+    >>> source = "__global__ void sum(const float* x, float* y) { atomicAdd(y, x[threadIdx.x]); }"
+    >>> x = torch.rand(64, generator=torch.Generator().manual_seed(0))
+    >>> certificate = detmode.certify(source, {"x": x, "y": torch.zeros(1)}, grid=1, block=64)
+    >>> certificate.verdict.value, certificate.atomics
+    ('varies', ('float add',))
+
     Args:
         kernel: CUDA C++ as text, the path of a ``.cu`` file, a ``cupy.RawKernel`` or
             ``cupy.RawModule``; or a kernel of ``triton.jit``, also under ``triton.autotune`` or

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import groupby
+from math import prod
 
 import torch
 from tabulate import tabulate
@@ -18,15 +21,45 @@ from detmode.table.values import Value
 
 __all__ = ["Certificate", "KernelVerdict", "Variation", "first_variation"]
 
+_WIDEST = 60
+"""The characters in which an order is shown."""
 
 PROGRAM_ORDER = "program order"
 """The name of the first schedule."""
+
+NEW_MEMORY = f"{PROGRAM_ORDER} with other values in new memory"
+"""The name of the schedule that shows whether results depend on memory that nothing wrote."""
+
+
+def shuffled_by(seed: int) -> str:
+    """Return the name of a schedule that a seed shuffles."""
+    return f"shuffled order (seed {seed})"
+
+
+def in_turns(who: str, turns: Sequence[int]) -> str:
+    """Return the name of the order in which blocks or programs have their turns.
+
+    Args:
+        who: ``"blocks"`` or ``"programs"``.
+        turns: their numbers; one may have several turns, which end at its atomics.
+    """
+    order = [number for number, _ in groupby(turns)]
+    if not order:
+        return PROGRAM_ORDER
+    kind = "the order" if len(order) == len(set(order)) else "turns (each to an atomic or its end)"
+    return f"{kind} of {who} {_shown(order)}"
+
+
+def _shown(order: Sequence[int]) -> str:
+    """Return numbers as text, which ends in dots where there are many."""
+    text = ", ".join(map(str, order))
+    return text if len(text) <= _WIDEST else re.sub(r" \S*$", " ...", text[:_WIDEST])
 
 
 def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
     """Return the message about a schedule that has not ended in its time, in seconds."""
     return (
-        f"certify(): {kernel} did not end in {timeout:g} seconds (schedule '{schedule}'): give "
+        f"certify(): {kernel} did not end in {timeout:g} seconds (in {schedule}): give "
         "smaller arguments, or a longer timeout; if no time is enough, a thread waits for what "
         "none does, or a loop has no end"
     )
@@ -35,6 +68,10 @@ def not_ended(kernel: str, schedule: str, timeout: float | None) -> str:
 def described(value: object) -> str:
     """Return a tensor by dtype and shape; anything else by what it prints."""
     return dtype_and_shape(value) if isinstance(value, torch.Tensor) else repr(value)
+
+
+FLOAT_ADD = "float add"
+"""The kind of atomics whose order shows in the bits."""
 
 
 class KernelVerdict(str, Enum):
@@ -68,7 +105,7 @@ class Variation(Value):
     """The first element in which the results of two schedules differ.
 
     Args:
-        schedules: the two, such as ``("program order", "seed 3")``.
+        schedules: the two, such as ``("program order", "shuffled order (seed 3)")``.
         argument: the name of the argument.
         element: its index, one int for each dimension.
         values: the two values, as text.
@@ -85,15 +122,20 @@ class Variation(Value):
         first, second = self.schedules
         place = f"{self.argument}{list(self.element)}" if self.element else self.argument
         more = f", and {self.differing - 1} more elements" if self.differing > 1 else ""
-        return (
-            f"{place} is {self.values[0]} in schedule '{first}' and {self.values[1]} in "
-            f"'{second}'{more}"
-        )
+        return f"{place} is {self.values[0]} in {first}, and {self.values[1]} in {second}{more}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Value):
     """The findings of :func:`detmode.certify` about one kernel with one set of arguments.
+
+    >>> source = "__global__ void count(int* n) { atomicAdd(n, 1); }"
+    >>> n = torch.zeros(1, dtype=torch.int32)
+    >>> certificate = detmode.certify(source, {"n": n}, grid=4, block=32)
+    >>> print(certificate.summary)
+    order-independent: the same bits in every order of the 4 blocks
+    >>> detmode.Certificate.from_json(certificate.to_json()) == certificate
+    True
 
     Args:
         kernel: the name of the kernel, such as ``"sum_rows<float>"``.
@@ -111,6 +153,7 @@ class Certificate(Value):
         reason: for a race, an access out of bounds or another fault: the thread, place and remedy.
         atomics: the kinds of atomics that ran, such as ``"integer add"`` and ``"float add"``; the
             order of float adds shows in the result's bits.
+        float_adds: the lines at which they ran, such as ``"sum.cu:4"``, as far as they are known.
         notes: more that was found, one sentence each.
         not_shown: the limits of such runs, one sentence each.
     """
@@ -128,6 +171,7 @@ class Certificate(Value):
     variation: Variation | None = None
     reason: str | None = None
     atomics: tuple[str, ...] = ()
+    float_adds: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     not_shown: tuple[str, ...] = ()
 
@@ -144,29 +188,50 @@ class Certificate(Value):
     @property
     def summary(self) -> str:
         """The verdict with its reason, on one line."""
-        if self.is_order_independent:
-            if self.all_orders:
-                return f"order-independent under all orders of blocks ({self.schedules} schedules)"
-            return f"order-independent under {self.schedules} schedules"
-        return f"{self.verdict}: {self.variation or self.reason}"
+        if not self.is_order_independent:
+            adds = ", ".join(self.float_adds) if self._differs_by_order else ""
+            cause = f" (atomics add floats at {adds})" if adds else ""
+            return f"{self.verdict}: {self.variation or self.reason}{cause}"
+        if self.all_orders and prod(self.grid) > 1:
+            return f"order-independent: the same bits in every order of the {self._owners}"
+        return f"order-independent: the same bits in {self.schedules} orders that were run"
+
+    @property
+    def _differs_by_order(self) -> bool:
+        """True if two orders gave different bits: not two configs, nor two contents of memory."""
+        first, second = self.variation.schedules if self.variation else ("", "")
+        return first == PROGRAM_ORDER and second != NEW_MEMORY
+
+    @property
+    def _owners(self) -> str:
+        """The number of blocks or programs of the grid."""
+        return f"{prod(self.grid)} {'programs' if self.language == 'Triton' else 'blocks'}"
 
     def _rows(self) -> list[tuple[str, str]]:
         launch = f"grid {_sizes(self.grid)}"
         if self.block:
             launch += f", block {_sizes(self.block)}"
         tried = f"{self.schedules}"
-        if self.all_orders:
-            tried += ", among them all orders of the blocks that touch the same memory"
+        if self.all_orders and prod(self.grid) > 1:
+            tried += (
+                f" runs, which stand for every order of the {self._owners}: exchanging two that do "
+                "not depend on each other through memory changes no bit"
+            )
         return [
             ("kernel", f"{self.kernel} ({self.language}, sha256 {self.sha256[:16]})"),
             ("arguments", ", ".join(self.arguments)),
             ("launch", launch),
             ("schedules", tried),
             ("data races", "looked for" if self.races_checked else "not looked for"),
-            ("atomics", ", ".join(self.atomics) or "none"),
+            ("atomics", ", ".join(map(self._with_lines, self.atomics)) or "none"),
             *(("note", note) for note in self.notes),
             *(("not shown", reason) for reason in self.not_shown),
         ]
+
+    def _with_lines(self, kind: str) -> str:
+        """Return a kind of atomics, with the lines that are known."""
+        lines = ", ".join(self.float_adds) if kind == FLOAT_ADD else ""
+        return f"{kind} at {lines}" if lines else kind
 
     def __str__(self) -> str:
         """Return the summary and a table."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +19,16 @@ from detmode.cuda.host.foreign import ForeignSource
 from detmode.cuda.host.watch import Watch
 from detmode.cuda.launch import checked_sizes
 from detmode.verify.certificates.certificate import (
+    FLOAT_ADD,
     PROGRAM_ORDER,
     Certificate,
     KernelVerdict,
     Variation,
     described,
     first_variation,
+    in_turns,
     not_ended,
+    shuffled_by,
 )
 from detmode.verify.certificates.copies import FILLS, Copies
 from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
@@ -43,7 +45,7 @@ _ATOMICS = (
     *["minimum or maximum"] * 2,
     *["bitwise"] * 3,
     "integer add",
-    "float add",
+    FLOAT_ADD,
     "exchange",
     "compare-and-swap",
 )
@@ -94,13 +96,14 @@ def certify(
         variation=variation,
         reason=reason,
         atomics=kinds,
+        float_adds=launch.float_adds(),
         notes=tuple(_notes(verdict, kinds)),
         not_shown=NOT_SHOWN,
     )
 
 
 def _notes(verdict: KernelVerdict, atomics: Sequence[str]) -> Iterator[str]:
-    if "float add" in atomics and verdict is KernelVerdict.ORDER_INDEPENDENT:
+    if FLOAT_ADD in atomics and verdict is KernelVerdict.ORDER_INDEPENDENT:
         yield (
             "atomic additions of floats ran: they round, so other values may give other bits in "
             "another order"
@@ -155,6 +158,7 @@ class _Launch:
         self.source = source
         self.blocks = sizes[0][0] * sizes[0][1] * sizes[0][2]
         self.atomics = 0
+        self._float_adds: set[int] = set()
         self.timeout: float | None = None
         self._sizes = sizes
         self._shared_memory = shared_memory
@@ -197,6 +201,11 @@ class _Launch:
             for name, value in zip(self._signature.names, self._values, strict=True)
         )
 
+    def float_adds(self) -> tuple[str, ...]:
+        """Return the lines at which atomics added floats, as far as they are known."""
+        lines = map(self.source.library.line_of, sorted(self._float_adds))
+        return tuple(dict.fromkeys(filter(None, lines)))
+
     def run(self, watch: Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
         """Launch once and return what was written, by name.
 
@@ -230,6 +239,7 @@ class _Launch:
             raise TimeoutError(not_ended(self.source.entry, name, self.timeout)) from error
         finally:
             self.atomics |= watch.atomics
+            self._float_adds |= watch.float_adds
         results = {
             name: tensor
             for name, tensor in tensors.items()
@@ -264,9 +274,7 @@ class _Launch:
 
 
 def _schedule_name(watch: Watch, seed: int | None) -> str:
-    if seed is not None:
-        return f"seed {seed}"
-    return f"blocks {_shown(watch.block_order)}" if watch.block_order else PROGRAM_ORDER
+    return in_turns("blocks", watch.block_order or ()) if seed is None else shuffled_by(seed)
 
 
 def _fill(tensor: Tensor, fill: int) -> None:
@@ -312,7 +320,7 @@ class _Search:
             seed = self._seed + number
             result = self._launch.run(Watch(races=number < CHECKED), seed)
             self.runs += 1
-            variation = first_variation((name, f"seed {seed}"), first, result)
+            variation = first_variation((name, shuffled_by(seed)), first, result)
             if variation is not None:
                 return variation
         return self._variation_of_orders(first, touched)
@@ -335,7 +343,7 @@ class _Search:
             watch = Watch(races=False, order=order, capacity=TOUCHED)
             result = self._launch.run(watch)
             self.runs += 1
-            names = PROGRAM_ORDER, f"blocks {_shown(order)}"
+            names = PROGRAM_ORDER, in_turns("blocks", order)
             variation = first_variation(names, first, result)
             if variation is not None:
                 return variation
@@ -355,9 +363,3 @@ def _uses(touched: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
     # Of the host's kinds, those that write take their order, and those from 4 on commute.
     kinds = np.select([rows[:, 1] < 2, rows[:, 1] < 4], [READ, ORDERED], ORDERED + rows[:, 1] - 3)
     return rows[:, 0], kinds, places.reshape(-1)
-
-
-def _shown(order: Sequence[int]) -> str:
-    """An order of blocks; runs of consecutive ones are shortened."""
-    text = " ".join(map(str, order))
-    return text if len(text) <= 60 else re.sub(r" \S*$", " ...", text[:60])

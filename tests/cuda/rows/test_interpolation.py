@@ -1,7 +1,6 @@
 """Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
 
 import math
-import struct
 from typing import Any
 from unittest import mock
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
-from detmode.cuda.rows import interpolation_tables as tables
 from detmode.rules.upsample import RULES as INTERPOLATION
 from detmode.rules.upsample_aa import RULES as ANTIALIASED
 from detmode.table.conditions import FLOATING
@@ -164,63 +162,6 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Of each element 4 * 16 reads, and 5 * 16.
     assert launches(1, [4, 4], [8, 32]) == ["upsample_small"]
     assert launches(1, [4, 4], [9, 32])[0] == "upsample_tables"
-
-
-@needs.compiler
-def test_tables_are_kept_for_their_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An axis' table is written once for a stream and dtype, whatever the other sizes; anew where
-    it is too long, where there is no room, and where nothing lasts. Every call gives the same bits.
-    """
-    monkeypatch.setattr(tables, "_tables", {})
-    monkeypatch.setattr(gather, "SHARED", 0)
-    monkeypatch.setattr(gather, "STRIP", 0)
-    written: list[tuple[int, ...]] = []
-    launched = host.launch_blocks
-
-    def noted(source: Any, entry: str, *given: Any) -> None:
-        if entry.startswith("upsample_tables"):
-            words, _ = given[2]
-            width = struct.unpack_from("=qq", words)
-            written.append((*width, *struct.unpack_from("=qq", words, 40)))
-        launched(source, entry, *given)
-
-    monkeypatch.setattr(host, "launch_blocks", noted)
-    backward = SUBSTITUTES["aten::upsample_bilinear2d_backward"]
-
-    def call(
-        stream: int | None, h: int, w: int, batch: int = 2, dtype: Any = None, width: int = 7
-    ) -> Any:
-        out = [6, width]
-        grad = torch.arange(batch * 18.0 * width, dtype=dtype).view(batch, 3, *out).sin()
-        monkeypatch.setattr(tables, "lasting_stream", lambda like: stream)
-        written.clear()
-        found = backward(grad, out, [batch, 3, h, w], False)
-        sizes = [*written]
-        monkeypatch.setattr(tables, "lasting_stream", lambda like: None)
-        assert torch.equal(found, backward(grad, out, [batch, 3, h, w], False))
-        return sizes
-
-    both = [(2, 7, 3, 6)]
-    assert call(1, 3, 2) == both
-    assert call(1, 3, 2) == call(1, 3, 2, batch=5) == []
-    assert call(1, 3, 4) == [(4, 7, 0, 0)]
-    assert call(1, 2, 4) == [(2, 6, 0, 0)]
-    # Of a square there is one.
-    assert call(1, 4, 4, width=6) == [(4, 6, 0, 0)]
-    assert call(2, 3, 2) == call(1, 3, 2, dtype=torch.float64) == both
-    assert call(None, 3, 2) == call(None, 3, 2) == both
-    monkeypatch.setattr(tables, "MOST_KEPT", 10)
-    assert call(1, 5, 5) == call(1, 5, 5) == [(5, 7, 5, 6)]
-    monkeypatch.setattr(tables, "MOST_KEPT", 1 << 18)
-    with planned_with(mock.patch.object(tables, "CAPACITY", 60)):
-        # These take 49 and 51 elements, of which 25 are for the width.
-        monkeypatch.setattr(tables, "_tables", {})
-        other = [(2, 7, 4, 6)]
-        assert [call(1, h, 2) for h in (3, 4, 4, 4, 3, 3)] == [both, other, other, [], both, both]
-    with planned_with(mock.patch.object(tables, "STREAMS", 2)):
-        monkeypatch.setattr(tables, "_tables", {})
-        assert [len(call(stream, 3, 2)) for stream in (1, 2, 1, 3, 3, 1)] == [1, 1, 0, 1, 0, 1]
-        assert len(tables._tables) == 2
 
 
 @pytest.mark.parametrize("op", SUBSTITUTES)

@@ -18,7 +18,7 @@ from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 from detmode.cuda.rows.ways import Way
-from detmode.cuda.strips import Strips
+from detmode.cuda.strips import Strips, strips_of
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
@@ -45,7 +45,8 @@ class Move(NamedTuple):
     def by_rows(self) -> tuple[Way, ...]:
         """The ways that add them in the order of their rows, few ones as one piece."""
         n = self.index.numel()
-        return (Way.SORTED, Way.FEW) if n <= PIECE else (Way.SORTED,)
+        few = n <= PIECE or self.shape.rows == 1
+        return (Way.SORTED, Way.FEW) if few else (Way.SORTED,)
 
     @property
     def of_planes(self) -> tuple[str, ...]:
@@ -86,8 +87,9 @@ def move_of(out: Tensor, index: Tensor, source: Tensor, shape: Rows) -> Move:
 @st.composite
 def moves(draw: st.DrawFn, values: Any, dtype: torch.dtype) -> Move:
     """A move of rows, or of elements."""
-    by_row, outer = draw(st.booleans()), draw(st.sampled_from([1, 3]))
+    by_row = draw(st.booleans())
     rows = draw(st.sampled_from([1, 2, 9, 40, PIECE, PIECE + 1, 130, 300]))
+    outer = draw(st.sampled_from([1, 3, 100] if rows == 1 else [1, 3]))
     inner = draw(st.sampled_from([1, 2, 4, 5, 9, 33] if by_row else [1, 1, 3]))
     size = draw(st.sampled_from([1, 2, 5, 33, 50]))
     wraps = by_row and draw(st.booleans())
@@ -167,13 +169,18 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
     last_wins.assert_last_wins(found, out, move.to, source)
 
 
-@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]))
-def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int) -> None:
-    """Several levels of carries, and the integers beside them."""
-    move = many(dtype, seed, spread)
+@given(
+    seed=SEEDS,
+    dtype=exact_sums.DTYPES,
+    spread=st.sampled_from([1, 2, 50]),
+    mean=st.booleans(),
+)
+def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
+    """Several levels of carries, and the integers beside them; a mean counts across all levels."""
+    move, mean = many(dtype, seed, spread), mean and not dtype.is_complex
     for way in (Way.SORTED, Way.SINGLY):
-        found = in_schedules(lambda way=way: move.run(add_rows, way), seed)
-        exact_sums.assert_exact(found, move.out, move.to, move.source)
+        found = in_schedules(lambda way=way: move.run(add_rows, way, mean=mean), seed)
+        exact_sums.assert_exact(found, move.out, move.to, move.source, mean=mean)
 
 
 def many(dtype: torch.dtype, seed: int, spread: int) -> Move:
@@ -286,6 +293,68 @@ def test_strips_of_one_block_wait_for_one_another(
         move.run(move_rows, STRIPS, **options)
     found = in_schedules(lambda: move.run(move_rows, STRIPS, **options), 5)
     assert same_bits(found, move.run(move_rows, in_memory, **options))
+
+
+@pytest.mark.parametrize(
+    ("move_rows", "size", "each", "in_memory"),
+    [(add_rows, 8000, 12, Way.SINGLY), (assign_rows, 20000, 4, Way.ELECTED)],
+    ids=["sum", "assignment"],
+)
+def test_the_shared_memory_of_a_gpu_changes_no_bit(
+    move_rows: Callable[..., None], size: int, each: int, in_memory: Way
+) -> None:
+    """Planes cut for a block of Turing, Ada and Hopper have the bits of those in memory."""
+    maker, shape = Maker(torch.float32, seed=5), Rows(64, 100, 1, size)
+    index, source = maker.integers(0, size, 6400), maker.normal(6400)
+    move = move_of(maker.normal(64 * size), index, source, shape)
+    cuts = [strips_of(64, size, 100, each, most * 1024, 20) for most in (64, 99, 227)]
+    assert [cut and cut.strips for cut in cuts] == [2, 1, 1]
+    expected = move.run(move_rows, in_memory)
+    assert all(same_bits(move.run(move_rows, cut), expected) for cut in cuts)
+
+
+@given(data=st.data(), dtype=exact_sums.DTYPES, alpha=st.sampled_from([1, -1, 0.3]))
+def test_sums_of_a_single_row(data: st.DataObject, dtype: torch.dtype, alpha: float) -> None:
+    """At most one addend reaches a destination: each way has the bits of one addition."""
+    by_row, outer, inner, size = (
+        data.draw(st.sampled_from(values)) for values in ((True, False), (1, 90), (1, 5), (1, 40))
+    )
+    maker, shape = Maker(dtype, seed=data.draw(SEEDS)), Rows(outer, 1, inner, size)
+    index = maker.integers(0, size, 1 if by_row else outer * inner)
+    out, source = (data.draw(tensors([outer * n * inner], dtype)) for n in (size, 1))
+    move = move_of(out.contiguous(), index, source.contiguous(), shape)
+    one, by_sort, *others = (
+        move.run(add_rows, way, alpha=alpha) for way in (None, Way.SORTED, *INTEGERS)
+    )
+    assert same_bits(by_sort, one)
+    # Integers make another NaN on a CPU.
+    numbers = [torch.where(each.isnan(), torch.zeros_like(each), each) for each in (one, *others)]
+    assert all(same_bits(each, numbers[0]) for each in numbers)
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_single_row_is_one_launch(by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its length: as where the targets of many classes are gathered."""
+    entries: list[str] = []
+    launch = host.launch_blocks
+
+    def noted(source: Any, entry: str, *rest: Any) -> None:
+        entries.append(entry)
+        launch(source, entry, *rest)
+
+    monkeypatch.setattr(host, "launch_blocks", noted)
+    shape = Rows(300, 1, 1, 400) if not by_row else Rows(1, 1, 70_000, 2)
+    index = torch.arange(1 if by_row else 300)
+    move = move_of(torch.zeros(shape.destinations), index, torch.ones(shape.addends), shape)
+    results = [move.run(each, None) for each in (add_rows, multiply_rows, assign_rows)]
+    assert [entry.partition("<")[0] for entry in entries] == [
+        "few_rows",
+        "few_rows",
+        "assign_owned",
+    ]
+    assert [int(result.sum()) for result in results] == [shape.addends, 0, shape.addends]
+    with pytest.raises(host.DeviceAssert, match=r"`in_range` failed"):
+        move._replace(index=index + 400).run(add_rows, None)
 
 
 @pytest.mark.parametrize("position", [-1, 5, 2**16, 2**32])

@@ -22,6 +22,7 @@ LONG = 2**31
         (Rows(1, 1, 1, 1), F32, Way.FEW),
         (Rows(1, 64, 1024, 5), F32, Way.FEW),
         (Rows(1, 64, 1025, 5), F32, Way.SORTED),
+        (Rows(1, 1, 1 << 20, 5), F32, Way.FEW),
         (Rows(1, 65, 1024, 5), F32, Way.WIDE),
         (Rows(1, 65, 128, 5), F32, Way.WIDE),
         (Rows(1, 65, 127, 5), F32, Way.SORTED),
@@ -55,6 +56,7 @@ def test_rows_that_are_not_read_as_wide_ones(unlike: dict[str, bool]) -> None:
     [
         (Rows(4, 16, 1, 9), MOST, Way.FEW),
         (Rows(4, 17, 1, 9), MOST, Way.SORTED),
+        (Rows(4096, 1, 1, 32_000), MOST, Way.FEW),
         (Rows(64, 300, 1, 900), MOST, Way.SORTED),
         (Rows(64, 1000, 1, 1000), MOST, Strips),
         (Rows(64, 1000, 1, 1000), 11, Way.SINGLY),
@@ -78,6 +80,7 @@ def test_sums_of_elements(shape: Rows, shared: int, way: object) -> None:
         (Rows(3, 65, 7, 9), True, Way.SORTED),
         (Rows(1, 64, 1, 9), False, Way.FEW),
         (Rows(3, 64, 7, 9), False, Way.SORTED),
+        (Rows(4096, 1, 1, 32_000), False, Way.FEW),
     ],
     ids=str,
 )
@@ -91,6 +94,7 @@ def test_products(shape: Rows, by_row: bool, way: Way) -> None:
     [
         (Rows(2, 1, 9, 5), True, Way.DIRECT),
         (Rows(1, 1, 1, 5), False, Way.DIRECT),
+        (Rows(4096, 1, 1, 32_000), False, Way.DIRECT),
         (Rows(1, 2, 9, 5), True, Way.FEW),
         (Rows(1, 64, 1024, 5), True, Way.FEW),
         (Rows(1, 64, 1025, 5), True, Way.ELECTED),

@@ -102,6 +102,7 @@ def test_the_fill(device, fill):
     expected = 40 + 40 + 60 if fill else 0
     report = mode.report()
     assert (report.fill_bytes, report.extra_bytes, report.total_bytes) == (expected, expected, 0)
+    assert ("to save filling new memory" in report.next_step) == fill
 
 
 def test_sparse_memory_is_not_filled():

@@ -266,6 +266,43 @@ def test_the_users_options_are_kept():
     assert [(row.overload, row.count) for row in mode.records] == [("aten::cumsum.default", 1)]
 
 
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head, self.tail = (
+            nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear")),
+            nn.Tanh(),
+        )
+
+    def forward(self, x):
+        return nn.functional.interpolate(self.tail(self.head(x)), scale_factor=2, mode="bilinear")
+
+
+@COMPILED
+def test_overrides_of_a_module():
+    """A path means the calls of a module, and their backward, as in eager code."""
+    net = Halves()
+
+    def step(run):
+        run(torch.ones(1, 1, 3, 3, requires_grad=True)).sum().backward()
+
+    compiled = torch.compile(net)
+    modes = [
+        DeterministicMode(simulate="cuda", overrides={"Halves.head": action})
+        for action in ("allow", "native")
+    ]
+    before = graphs()
+    for mode in modes:
+        with mode:
+            step(compiled)
+        actions = {row.module: row.action for row in mode.records if "upsample" in row.overload}
+        assert actions == {
+            "Halves": "substitute",
+            "Halves.head.0": mode.module_overrides["Halves.head"],
+        }
+    assert graphs() == before + 1
+
+
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILED, pytest.mark.thorough])]
 )

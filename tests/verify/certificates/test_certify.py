@@ -19,6 +19,7 @@ from detmode.cli.parser import main
 from detmode.cuda import CompileError, host
 from detmode.testing import assert_order_independent
 from detmode.verify.cases import cases, run_substituted
+from detmode.verify.certificates.certificate import in_turns
 from detmode.verify.certificates.cuda import _uses
 from detmode.verify.certificates.orders import Conflicts
 
@@ -85,9 +86,9 @@ def scan(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def of_blocks(orders: int) -> str:
-    """The summary of a kernel whose blocks have so many orders; the first is in the repeats."""
+    """The text of a kernel whose blocks have so many orders; the first is in the repeats."""
     repeats = inspect.signature(detmode.certify).parameters["repeats"].default
-    return f"all orders of blocks ({repeats + orders - 1} schedules)"
+    return f"{repeats + orders - 1} runs, which stand for every order of the"
 
 
 ORDERED, VARIES, RACE = "order-independent", "varies", "race"
@@ -314,7 +315,7 @@ def test_verdicts(case):
     """Every kernel of the table is judged right, and the reason names what is wrong with it."""
     found = certificate(case)
     assert found.verdict == case.verdict, found
-    assert case.says in found.summary
+    assert case.says in str(found)
 
 
 def test_what_only_another_order_meets():
@@ -329,7 +330,7 @@ def test_what_only_another_order_meets():
     )
     assert found.verdict == VARIES, found
     assert found.variation is not None
-    assert "blocks 2 1 0" in found.variation.schedules
+    assert "the order of blocks 2, 1, 0" in found.variation.schedules
 
 
 def test_arguments_are_left_alone():
@@ -345,14 +346,34 @@ def test_what_a_certificate_shows():
     case = next(case for case in CASES if case.kernel == "histogram_of_weights")
     found = certificate(case)
     assert found.atomics == ("float add",)
+    before, _, _ = FILE.read_text().partition("atomicAdd(&sums[bins[i]], x[i])")
+    line = f"kernels.cu:{before.count(chr(10)) + 1}"
+    assert found.float_adds == (line,)
+    assert f"(atomics add floats at {line})" in found.summary
     text = str(found)
-    assert "schedule 'program order'" in text
+    assert f"float add at {line}" in text
+    assert " in program order, and " in text
     assert "seed" in text
     assert "not shown" in text
     assert "float add" in found._repr_html_()
     assert detmode.Certificate.from_json(found.to_json()) == found
     with pytest.raises(ValueError, match="not a certificate"):
         detmode.Certificate.from_json("{}")
+
+
+@pytest.mark.parametrize(
+    ("turns", "name"),
+    [
+        ([], "program order"),
+        ([2, 1, 0], "the order of blocks 2, 1, 0"),
+        ([0, 0, 1, 1], "the order of blocks 0, 1"),
+        ([0, 1, 1, 2, 1], "turns (each to an atomic or its end) of blocks 0, 1, 2, 1"),
+    ],
+    ids=str,
+)
+def test_an_order_names_each_turn_once(turns, name):
+    """Two turns in a row are one in the text, and two apart make it no plain order."""
+    assert in_turns("blocks", turns) == name
 
 
 def test_float_atomics_are_named_where_the_bits_agree():
@@ -540,7 +561,7 @@ def test_a_test_that_asserts_it():
     )
     launch = {"entry": good.kernel, "grid": good.grid, "block": good.block, **good.more}
     assert assert_order_independent(FILE, good.arguments(), **launch).kernel == "histogram"
-    with pytest.raises(AssertionError, match=r"varies: rows\[0\] is 0 in schedule"):
+    with pytest.raises(AssertionError, match=r"varies: rows\[0\] is 0 in program order"):
         assert_order_independent(
             FILE, bad.arguments(), entry=bad.kernel, grid=bad.grid, block=bad.block
         )
@@ -570,7 +591,7 @@ def test_the_fixture(pytester, monkeypatch):
     options = ("-p", "detmode.testing.pytest_plugin", "-p", "no:cacheprovider")
     result = pytester.runpytest_inprocess(*options, "--junit-xml=results.xml")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*varies: out[[]*schedule*"])
+    result.stdout.fnmatch_lines(["*varies: out[[]*shuffled order*"])
     assert (pytester.path / "results.xml").read_text().count('"detmode_certificate"') == 2
 
 
@@ -590,7 +611,7 @@ nothing = 1
 """
     )
     assert main(["certify", f"{program}::histogram", "--repeats", "3"]) == 0
-    assert "order-independent under all orders" in capsys.readouterr().out
+    assert "order-independent: the same bits in every order" in capsys.readouterr().out
     assert main(["certify", f"{program}::histogram", f"{program}::spin", "--format=json"]) == 1
     good, bad = json.loads(capsys.readouterr().out)
     assert (good["verdict"], bad["verdict"]) == (ORDERED, "fault")
@@ -614,7 +635,9 @@ def test_a_rule_with_a_certificate(monkeypatch, capsys):
     assert row.as_text()["certificate"] == found.summary
     monkeypatch.setattr("detmode.rules.default_rules", lambda: detmode.RuleTable() + [row])
     assert main(["rules", "--long"]) == 0
-    assert re.search(r"certificate +order-independent under all orders", capsys.readouterr().out)
+    assert re.search(
+        r"certificate +order-independent: the same bits in 2 orders", capsys.readouterr().out
+    )
     raced = dataclasses.replace(found, verdict="race", reason="two writes", all_orders=False)
     with pytest.raises(ValueError, match=r"certificate says 'race: two writes'.*Refuse\(\)"):
         detmode.Rule(**fields, certificate=raced)

@@ -1,5 +1,6 @@
 """Certificates of Triton's kernels, and of operators that launch some."""
 
+import inspect
 import itertools
 import os
 import random
@@ -123,13 +124,15 @@ def ticket(partial, counter, out, n):
 
 
 FLAGS = {"flags": torch.zeros(4, dtype=torch.int32)}
+EVERY_ORDER = "order-independent: the same bits in every order"
+
 FINDINGS = {
     "lanes": (lanes, (1,), {"x": numbers(32), "out": torch.zeros(2), "BLOCK": 32}, "varies: out["),
     "two_lanes_of_a_store": (
         twice_in_one_store, (1,), {"out": torch.zeros(4)},
         "race: twice_in_one_store: program (0, 0, 0) stores different values to element 0 of 'out'",
     ),
-    "same_value": (same_value, (3,), {"out": torch.zeros(1)}, "order-independent under all orders"),
+    "same_value": (same_value, (3,), {"out": torch.zeros(1)}, EVERY_ORDER),
     "atomic_of_a_program": (
         within_a_program, (2,), {"out": torch.zeros(1, dtype=torch.int32)}, "race: within_a_program"
     ),
@@ -140,18 +143,18 @@ FINDINGS = {
         waits_for_ever, (2,), FLAGS, "fault: waits_for_ever: all programs wait for memory"
     ),
     "three_sizes": (
-        three_sizes, (2, 3, 2), {"out": torch.empty(12)}, "order-independent under all orders"
+        three_sizes, (2, 3, 2), {"out": torch.empty(12)}, EVERY_ORDER
     ),
     "descriptor": (
         through_a_descriptor, (2,),
         {"x": torch.ones(8, 16), "out": torch.empty(2), "rows": 8, "columns": 16},
-        "order-independent under all orders",
+        EVERY_ORDER,
     ),
     "assertion": (asserts, (3,), {"out": FLAGS["flags"], "n": 2}, "fault: asserts: too many"),
     "ticket": (
         ticket, (8,),
         {"partial": torch.empty(8), "counter": integers(1, 1), "out": torch.empty(1), "n": 8},
-        "order-independent under 21 schedules",
+        "order-independent: the same bits in 21 orders",
     ),
 }  # fmt: skip
 
@@ -219,6 +222,20 @@ def operators():
         yield {"scatter": scatter, "histogram": histogram, "nothing": nothing, "on_cuda": on_cuda}
 
 
+@pytest.mark.parametrize(
+    ("filled", "named"), [(True, True), (False, False)], ids=["order", "new_memory"]
+)
+def test_the_line_of_the_float_atomic(operators, filled, named):
+    """It is named in the table, and in the summary where orders differ and not new memory."""
+    certificate = certify("detmode_certified::scatter", scattered(16 if filled else 1, filled))
+    lines, first = inspect.getsourcelines(triton_kernels.scatter_add.fn)
+    added = next(number for number, line in enumerate(lines, first) if "atomic_add" in line)
+    line = f"triton_kernels.py:{added}"
+    assert certificate.float_adds == (line,)
+    assert f"float add at {line}" in str(certificate)
+    assert (f"(atomics add floats at {line})" in certificate.summary) is named
+
+
 def scattered(rows, filled):
     return {"index": integers(4, rows), "source": numbers(rows, 10), "filled": filled}
 
@@ -228,8 +245,12 @@ def scattered(rows, filled):
     [
         ("scatter", scattered(16, True), "varies: result["),
         ("scatter", scattered(1, False), "varies: result[0, 0] is nan"),
-        ("histogram", {"bins": integers(4, 100)}, "order-independent under all orders"),
-        ("on_cuda", {"x": torch.zeros(1)}, "order-independent under all orders"),
+        (
+            "histogram",
+            {"bins": integers(4, 100)},
+            EVERY_ORDER,
+        ),
+        ("on_cuda", {"x": torch.zeros(1)}, EVERY_ORDER),
     ],
     ids=["float_add", "new_memory", "integer_add", "for_cuda_alone"],
 )

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
 from detmode.verify.certificates.certificate import (
+    FLOAT_ADD,
+    NEW_MEMORY,
+    PROGRAM_ORDER,
     Certificate,
     FoundError,
     KernelVerdict,
     Variation,
     described,
     first_variation,
+    in_turns,
     not_ended,
+    shuffled_by,
 )
 from detmode.verify.certificates.copies import FILLS, Copies, NewMemory, as_bytes
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
@@ -40,7 +45,7 @@ CONFLICTING = 6
 
 ATOMICS = {
     "ADD": "integer add",
-    "FADD": "float add",
+    "FADD": FLOAT_ADD,
     **dict.fromkeys(("AND", "OR", "XOR"), "bitwise"),
     **dict.fromkeys(("MAX", "MIN", "UMAX", "UMIN"), "minimum or maximum"),
     "XCHG": "exchange",
@@ -87,6 +92,7 @@ class Examination:
         self.schedules = 0
         self.all_orders = True
         self.atomics: set[str] = set()
+        self.float_adds: dict[str, None] = {}
         self.notes: list[str] = []
         self.tuners: dict[int, tuple[Any, list[Any]]] = {}
         self.chosen: dict[int, int] = {}
@@ -115,6 +121,7 @@ class Examination:
             variation=reason if isinstance(reason, Variation) else None,
             reason=reason if isinstance(reason, str) else None,
             atomics=tuple(sorted(self.atomics)),
+            float_adds=tuple(self.float_adds),
             notes=tuple(self.notes),
             not_shown=NOT_SHOWN,
         )
@@ -146,11 +153,11 @@ class Examination:
     def all_schedules(self) -> _Run:
         """Run every schedule with the chosen config; returns the run in program order."""
         self.overwritten = {}
-        name = "program order"
+        name = PROGRAM_ORDER
         first = self.run(name, lambda launch: Shuffled(None), fill=0)
         self.overwritten = first.overwritten
         refilled = self.run(name, lambda launch: Shuffled(None), fill=1)
-        self.compare((name, f"{name}, other values in new memory"), first, refilled)
+        self.compare((name, NEW_MEMORY), first, refilled)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
             self.compare_shuffled(name, first, number)
@@ -159,9 +166,12 @@ class Examination:
 
     def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
         """Make a shuffled run and compares it with the first, whose schedule has this name."""
-        seed = f"seed {self.seed + number - 1}"
-        shuffled = self.run(seed, lambda launch: Shuffled(f"{seed}, {launch}"), fill=number % 2)
-        self.compare((name, seed), first, shuffled)
+        seed = self.seed + number - 1
+        order = shuffled_by(seed)
+        shuffled = self.run(
+            order, lambda launch: Shuffled(f"seed {seed}, {launch}"), fill=number % 2
+        )
+        self.compare((name, order), first, shuffled)
 
     def every_order(self, first: _Run) -> bool:
         """Run all orders of each launch, the other launches in program order; false if too many.
@@ -180,11 +190,11 @@ class Examination:
             def run(
                 choices: list[int], index: int = index, launch: InterpretedLaunch = launch
             ) -> list[Step]:
-                name = f"programs in the order {', '.join(map(str, choices))}"
+                name = in_turns("programs", choices)
                 again = self.run(
                     name, lambda n: Replayed(choices) if n == index else Shuffled(None), fill=0
                 )
-                self.compare(("program order", name), first, again)
+                self.compare((PROGRAM_ORDER, name), first, again)
                 if again.launches[index].left != launch.left and launch is not first.launches[-1]:
                     raise TooManyError
                 return again.launches[index].steps
@@ -232,13 +242,15 @@ class Examination:
             if not self.launches:
                 raise
             verdict = getattr(error, "verdict", KernelVerdict.FAULT)
-            place = f"{self.launches[-1].name}: {error} (schedule '{name}')"
+            place = f"{self.launches[-1].name}: {error} (in {name})"
             raise FoundError(verdict, place) from error
         except OverdueError as error:
             message = not_ended(self.launches[-1].name, name, self.timeout)
             raise TimeoutError(message) from error
         finally:
             touches = [touch for launch in self.launches for touch in launch.touches]
+            for launch in self.launches:
+                self.float_adds |= launch.float_adds
             self.atomics |= {ATOMICS[touch.operation] for touch in touches if touch.is_atomic}
         if not self.launches:
             raise ValueError(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from detmode.sites.user_files import is_users
 from detmode.verify.certificates.triton.dependence import meeting
 from detmode.verify.certificates.triton.memory import GuardedMemory, Touch
 from detmode.verify.certificates.triton.schedules import Programs, Schedule, Step
@@ -40,6 +44,8 @@ class InterpretedLaunch:
         self.steps: list[Step] = []
         self.left: list[bytes] = []
         """The content of each buffer after the launch."""
+        self.float_adds: dict[str, None] = {}
+        """The lines at which atomics add floats."""
 
     def run(self, body: Callable[[], object], enter: Callable[[tuple[int, ...]], None]) -> None:
         """Run ``body`` once for each program; ``enter`` is called with the place of each."""
@@ -100,6 +106,8 @@ class InterpretedLaunch:
             perform: makes the access for some lanes; returns what it returns for them.
             finish: makes the handle of all lanes' results, which is returned.
         """
+        if operation == "FADD":
+            self.float_adds[_line()] = None
         kind = "atomic load" if operation == "LOAD" else "atomic"
         if order == "PROGRAM":
             kind = "load" if operation == "LOAD" else "store"
@@ -144,3 +152,17 @@ class InterpretedLaunch:
         touch = Touch(kind, operation, addresses, width, pointers.size)
         self.programs.access(touch)
         return real, touch
+
+
+def _line() -> str:
+    """Return the line of the kernel that runs, as "file:line"."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and not _is_kernels(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _is_kernels(frame: FrameType) -> bool:
+    """Return whether a frame is of the kernel, or of a function of its author's that it calls."""
+    module = str(frame.f_globals.get("__name__"))
+    return is_users(frame.f_code.co_filename) and not module.startswith("triton.")
