@@ -8,6 +8,9 @@ nothing waits for them. Otherwise the tensors are on the CPU, and the mode's
 done for CPU tensors alone is not. ATen's own operators are included as the CPU runs them, on a few
 elements each. Times are of one thread, each the shortest of many rounds: a busy machine takes
 turns, and its clock changes.
+
+``--native`` times calls that the player in C++ makes instead, and ATen's own without a mode, by
+turns: their launches are left out as well, and what Python takes to count them is included.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import os
+import statistics
 import struct
 import time
 import types
@@ -33,10 +38,11 @@ from torch import Tensor
 from torch.utils.benchmark import timer
 
 from detmode import DeterministicMode
-from detmode.cuda import allocation, device, host, python_player
+from detmode.cuda import allocation, device, host, native, python_player
+from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Plan
 from detmode.cuda.rows import positions
-from detmode.mode import base_mode
+from detmode.mode import base_mode, native_calls
 from detmode.mode.plans import forget as forget_recorded
 from detmode.mode.substitution import _valid as validated
 from detmode.rules.max_unpool import launch as max_unpool
@@ -324,6 +330,58 @@ def measure(
     return min(again) * 1e6, min(launcher) * 1e6, min(known) * 1e6, min(new) * 1e6
 
 
+def counted_seconds(function: Any, inputs: Sequence[Arguments]) -> float:
+    """As :func:`seconds`, with the time that Python takes to count what the player has made."""
+    start = time.thread_time()
+    for args in inputs:
+        function(*args)
+    native_calls.count_calls()
+    return (time.thread_time() - start) / len(inputs)
+
+
+def measure_native(name: str, rounds: int, calls: int) -> tuple[float, float] | None:
+    """The microseconds of ATen's own call and of one that the player makes; None without a plan."""
+    function, make, _ = CALLS[name]
+    same = [make(4)] * calls
+    own, replayed = [], []
+    mode = DeterministicMode(simulate="cuda", intercept="listed")
+    with mode:
+        counted_seconds(function, same)
+    player = native.player()
+    assert player is not None
+    player.dm_host_step(None)
+    try:
+        for _ in range(rounds):
+            own.append(seconds(function, same))
+            with mode:
+                before = player.dm_replayed()
+                replayed.append(counted_seconds(function, same))
+                if player.dm_replayed() - before != calls:
+                    return None
+    finally:
+        player.dm_host_step(host_steps.make)
+    return min(own) * 1e6, min(replayed) * 1e6
+
+
+def compare_with_native(names: Sequence[str], turns: int, rounds: int, calls: int) -> None:
+    """Print the times of calls that the player makes, over ATen's own."""
+    os.environ[native.VARIABLE] = "1"
+    native.build()
+    times = defaultdict(list)
+    for _, name in in_turns(names, turns):
+        times[name].append(measure_native(name, rounds, calls))
+    lines, ratios = [], []
+    for name, pairs in times.items():
+        if None in pairs:
+            lines.append((f"aten::{name}", "", "", "no plan"))
+            continue
+        own, replayed = map(min, zip(*pairs))
+        ratios.append(statistics.median(mine / theirs for theirs, mine in pairs))
+        lines.append((f"aten::{name}", f"{own:.2f}", f"{replayed:.2f}", f"{ratios[-1]:.2f}"))
+    print(table(("us of the host", "ATen's own", "replayed", "median ratio"), lines))
+    print(f"median of the ratios {statistics.median(ratios):.2f}, largest {max(ratios):.2f}")
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--turns", type=int, default=8, help="that each call takes")
@@ -331,12 +389,17 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--calls", type=int, default=20, help="of other shapes each, in a round")
     parser.add_argument("--only", default="", help="calls whose names contain this")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--native", action="store_true", help="time the player in C++, on a CPU")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     torch.set_num_threads(1)
+    if options.native:
+        names = [name for name in CALLS if options.only in name]
+        compare_with_native(names, options.turns, options.rounds, options.calls)
+        return
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in CALLS if options.only in name}
     for _, name in in_turns(list(found), options.turns):
         found[name].append(measure(name, options.rounds, options.calls, options.device))

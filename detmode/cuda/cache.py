@@ -24,7 +24,7 @@ from pathlib import Path
 from detmode.cuda.source import CompileError
 from detmode.process.files import remove_folder, replace_entry
 
-__all__ = ["Kept", "take"]
+__all__ = ["Kept", "find", "take"]
 
 _DIGEST = ".digest"
 _REMEDY = "set DETMODE_CACHE to a folder that only you can write"
@@ -117,6 +117,17 @@ class Kept:
         return self.folder.at(self.path.name)
 
 
+def find(kind: str, name: str) -> Kept | None:
+    """Return the file `name` of the cache's folder `kind`; None if the cache does not have it.
+
+    Args:
+        kind: `"cuda"`, `"host"` or `"native"`.
+        name: the file's name.
+    """
+    private = _private(kind) if _private_root is not None else None
+    return _found(_prebuilt(kind), name) or _found(_shared(kind), name) or _found(private, name)
+
+
 def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
     """Return the file `name` of the cache's folder `kind`, created if the cache does not have it.
 
@@ -125,7 +136,7 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
     in a private folder until the process ends.
 
     Args:
-        kind: `"cuda"` or `"host"`.
+        kind: as for `find`.
         name: the file's name, with a hash of everything that the content depends on.
         make: returns the content, and a note to store with it. It is called by one process of
             those that share the cache, while the others wait; if it fails, by the next.
@@ -133,14 +144,10 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
     Raises:
         CompileError: no folder can be written, or `make` raises it.
     """
-    file = _found(_prebuilt(kind), name)
+    file = find(kind, name)
     if file is not None:
         return file
     shared = _shared(kind)
-    private = _private(kind) if _private_root is not None else None
-    file = _found(shared, name) or _found(private, name)
-    if file is not None:
-        return file
     with _locked(shared, name):
         return _found(shared, name) or _made(shared, kind, name, make)
 

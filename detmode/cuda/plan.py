@@ -164,7 +164,7 @@ class AtenCall(NamedTuple):
 
 Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | AtenCall
 
-EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, END = 1, 2, 3, 4, 5, 0
+EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
 """The first word of a step."""
 
 
@@ -188,15 +188,24 @@ class Plan:
     is_tuple: bool
     writes: tuple[int, ...] = ()
 
-    def words(self, function: Any) -> list[int] | None:
+    def words(self, number: Any) -> list[int] | None:
         """The plan as numbers for the player in C++; None if it has a step of Python's.
 
         Args:
-            function: gives a number for a :class:`Launch`, which the player knows it by.
+            number: gives a number for a :class:`Launch`, which the player knows it by. On the CPU,
+                where the player hands launches and checks to Python, also for a :class:`Check`.
         """
-        if any(isinstance(step, (Check, AtenCall)) for step in self.steps):
-            return None
-        words = [word for step in self.steps for word in _words_of(step, function)]
+        on_host = (Launch, Check) if self.device == "cpu" else ()
+        pythons = AtenCall if on_host else (AtenCall, Check)
+        widest = 8 if on_host else 4  # of a memset
+        for step in self.steps:
+            if isinstance(step, pythons) or (
+                isinstance(step, Fill) and len(_period(step.pattern)) > widest
+            ):
+                return None
+        words: list[int] = []
+        for step in self.steps:
+            words += (HOST, number(step)) if isinstance(step, on_host) else _words_of(step, number)
         slots = [CONSTANT if slot is None else slot for slot in self.results]
         return [*words, END, len(slots), *slots]
 
@@ -206,6 +215,7 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
         case Empty(form):
             yield from (EMPTY, *_form_words(form))
         case Fill(place, nbytes, pattern):
+            pattern = _period(pattern)
             word = int.from_bytes((pattern * 8)[:8], "little", signed=True)
             yield from (FILL, *place, nbytes, word, len(pattern))
         case Copy(target, source, nbytes):
@@ -220,6 +230,12 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
             for pointer in pointers:
                 yield from (NOWHERE if pointer is None else pointer.place)
             yield from (*words, *offsets)
+
+
+def _period(pattern: bytes) -> bytes:
+    """Return the shortest pattern of a power of two that gives the same bytes."""
+    half = len(pattern) // 2
+    return _period(pattern[:half]) if half and pattern[:half] == pattern[half:] else pattern
 
 
 def _form_words(form: Form) -> tuple[int, ...]:

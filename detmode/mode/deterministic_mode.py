@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import cuda
 from detmode.environment.known import Value
-from detmode.mode import listed, messages
+from detmode.mode import listed, messages, native_calls
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
@@ -246,6 +246,8 @@ class DeterministicMode(BaseMode):
         """Return a new level, for one entering in this thread."""
         plain, rechecked = self._levels
         if not self._recheck:
+            if self.intercepts_listed and plain is Level:
+                return native_calls.level_for(self)
             return plain(self)
         if self.intercepts_listed:
             rechecked = RecheckedListedLevel
@@ -317,6 +319,7 @@ class DeterministicMode(BaseMode):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
+        native_calls.count_calls()
         head: dict[str, Any] = {"interface": self.interface.name}
         if self._failure is not None:
             head["failure"] = self._failure

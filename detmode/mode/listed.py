@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from detmode.mode import changed_settings, messages
+from detmode.mode import changed_settings, messages, native_calls
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.handled import Handled
 from detmode.mode.interception import warn_at
@@ -99,6 +99,7 @@ class _Batch:
         places: theirs.
         libraries: the owners of the registrations, by namespace.
         is_complete: false if an interrupt struck while they were registered.
+        native: the numbers of the player's kernels above them.
     """
 
     def __init__(self) -> None:
@@ -107,9 +108,10 @@ class _Batch:
         # PyTorch's own objects: those of torch.library take as long again for each kernel.
         self.libraries: dict[str, Any] = {}
         self.is_complete = False
+        self.native: list[int] = []
 
-    def register(self, places: Places) -> None:
-        """Register a kernel at each place."""
+    def register(self, places: Places, level: Level) -> None:
+        """Register a kernel at each place, for the level that needs them first."""
         for place, kernel in _kernels_for(places):
             namespace = place.namespace
             if namespace not in self.libraries:
@@ -118,10 +120,12 @@ class _Batch:
                 )
             self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
         self.places = {place.label: place for place in places}
+        native_calls.register(level, places, self.native)
         self.is_complete = True
 
     def destroy(self) -> None:
         """Give the operators their own kernels back."""
+        native_calls.unregister(self.native)
         for library in self.libraries.values():
             library.reset()
 
@@ -164,7 +168,8 @@ def _enter(level: Level) -> None:
         with warnings.catch_warnings():
             # PyTorch warns, once in a process, that kernels are overridden.
             warnings.filterwarnings("ignore", "Warning only once for all operators")
-            batch.register(missing)
+            batch.register(missing, level)
+    native_calls.follow(_levels)
 
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
@@ -176,6 +181,8 @@ def _choices(mode: BaseMode) -> tuple[Any, ...]:
 def _leave(level: Level) -> None:
     if level in _levels:
         _levels.remove(level)
+    native_calls.end(level)
+    native_calls.follow(_levels)
     level.kernels.clear()
     changed_settings.unwatch(level)
     for batch in list(_batches):

@@ -6,7 +6,7 @@ import copy
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import floordiv
 from typing import Any
@@ -214,6 +214,23 @@ class RowCounter:
         latest = self._course.latest
         latest.append(calls)
         if len(latest) >= RECENT:
+            self._course.shorten()
+
+    def calls_of(self, call: Handled, decision: Decision) -> ModuleCalls:
+        """Return the calls with which a call was counted."""
+        site, module = call.site  # type: ignore[misc]  # it has been looked up
+        return self._calls[call.name, decision.action, site.text, module]
+
+    def logs(self, calls: ModuleCalls) -> bool:
+        """Return whether another one of the calls would get a line in the log."""
+        return calls.count <= _NOTED and self._logger.isEnabledFor(logging.DEBUG)
+
+    def count_in_order(self, in_order: Sequence[ModuleCalls]) -> None:
+        """Count calls that were made without Python, in their order: of each those it is one of."""
+        for calls in in_order:
+            calls.count += 1
+        self._course.latest += in_order
+        while len(self._course.latest) >= RECENT:
             self._course.shorten()
 
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:

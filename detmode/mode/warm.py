@@ -12,7 +12,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from detmode import cuda
-from detmode.cuda import Source
+from detmode.cuda import Source, native
 from detmode.cuda.dtypes import CTYPES
 from detmode.mode.options import logger_for, operator_names, rows_of
 from detmode.reports.progress import progress
@@ -57,6 +57,7 @@ def warm(
     These are all kernels that any sizes may lead to: a CUDA graph can be captured afterwards,
     without a first call of the same sizes. Where several processes share the cache, as the ranks of
     a node do, each kernel is compiled by one of them, while the others take the next ones or wait.
+    With ``DETMODE_NATIVE=1`` the player in C++ is built and loaded, too.
 
     >>> warmed = detmode.warm("aten::index_add", dtypes=[torch.float32], device="cpu")
 
@@ -96,6 +97,8 @@ def warm(
         new = cuda.load(source, entries, place)
         for entry in entries:
             (compiled if entry in new else cached).append(f"{source.name}: {entry}")
+    if native.is_wanted() and (is_new := native.prepare()) is not None:
+        (compiled if is_new else cached).append("the player in C++")
     warmed = Warmed(
         place, tuple(sorted(compiled)), tuple(sorted(cached)), time.perf_counter() - start
     )

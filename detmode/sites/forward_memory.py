@@ -23,6 +23,7 @@ from torch import Tensor
 from detmode.process.undo import Undo
 from detmode.sites.autograd_nodes import COPY_SLICES, ByNode, may_be_made_by, nodes_around
 from detmode.sites.cells import place_in
+from detmode.sites.elsewhere import process
 from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import (
     backward_site,
@@ -101,7 +102,9 @@ class ForwardMemory:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
         region = Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
-        self.had_regions = True
+        self.had_regions = process.had_regions = True
+        if process.elsewhere is not None:
+            process.elsewhere.region_opened()
         self._active.append(region)
 
     def _close(self, region: Region) -> None:
@@ -119,6 +122,8 @@ class ForwardMemory:
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
         name, notes = node.name(), self._notes.of(node)
+        if not notes and process.elsewhere is not None:
+            notes = process.elsewhere.noted()
         if name.endswith(COPY_SLICES):
             return notes
         return [note for note in notes if may_be_made_by(note.names[0], name)]
@@ -214,7 +219,8 @@ class ForwardMemory:
             ]
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
-        self._notes.mine.keep(number, note)
+        if process.elsewhere is None or process.elsewhere.note(number, note):
+            self._notes.mine.keep(number, note)
 
     def begin_observing(self) -> None:
         """Remember places for an observer, which has not seen the calls that made older nodes."""

@@ -153,6 +153,32 @@ def _calls_backward(inner: FrameType | None, outer: FrameType) -> bool:
     return False
 
 
+OTHER, MODULE, ENGINE, USER, UNFIT = range(5)
+"""The roles of code, for the player in C++; unfit is code whose role depends on the frame."""
+
+
+def role_of(frame: FrameType) -> int:
+    """Return what a frame's code is to :func:`nearest_place`."""
+    code = frame.f_code
+    places = _places_of(id(code))
+    if places is None:
+        places = _look_at(frame)
+    if code is INTERPRETER or _is_wrapper(code):
+        return UNFIT
+    if places is _ENGINES:
+        return ENGINE
+    if places is _MODULES:
+        return MODULE
+    if places is _OTHERS:
+        return OTHER
+    return UNFIT if runs_graph(frame) else USER
+
+
+def module_called_by(frame: FrameType) -> torch.nn.Module | None:
+    """Return the module that a frame of the role ``MODULE`` calls."""
+    return _module_called_by(frame)
+
+
 def _look_at(frame: FrameType) -> _Places | None:
     """Return what a frame's code is, which is kept where it does not depend on the frame.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch.nn import Module
 
@@ -49,6 +49,7 @@ class ModulePaths:
         known: for each module, the path under which it was first called, preferably inside another
             module.
         own_lines: for each site of a call, the program's own line that first led there, or None.
+        on_rename: called when a module gets another path than the one under which it is known.
     """
 
     def __init__(self) -> None:
@@ -56,6 +57,7 @@ class ModulePaths:
         self._recomputed = _Node("")
         self.known: ById[str] = ById()
         self.own_lines: dict[str, str | None] = {}
+        self.on_rename: Callable[[], object] | None = None
 
     def of(self, modules: Sequence[Module], *, recomputed: bool) -> str:
         """Return the path of the last of ``modules``, each of which calls the next.
@@ -78,6 +80,8 @@ class ModulePaths:
                 else:
                     path = type(module).__name__
                 if known is None or "." not in known:
+                    if known is not None and self.on_rename is not None:
+                        self.on_rename()
                     self.known.keep(module, path)
                 child = node.children.keep(module, _Node(path))
             node, above = child, module

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from detmode import cuda
+from detmode.cuda import host, native
 from detmode.environment.doctor.finding import Finding, Look, Severity
 from detmode.process.versions import SUPPORTED, VERSIONS, parse_version
 
@@ -90,6 +91,28 @@ def _launches() -> Iterator[Finding]:
     )
 
 
+def _native() -> Iterator[Finding]:
+    subject = f"player in C++ ({native.VARIABLE})"
+    try:
+        is_wanted = native.is_wanted()
+    except ValueError as error:
+        yield Finding(subject, "unknown", str(error), f"set {native.VARIABLE} to 0 or 1")
+        return
+    reason = native.problem() or host.unavailable()
+    in_python = 'with intercept="listed", Python makes each substituted call'
+    if not is_wanted:
+        yield Finding(subject, "off", in_python)
+    else:
+        yield Finding.either(
+            subject,
+            "on" if reason is None else "not available",
+            reason is None,
+            'with intercept="listed", calls that were met before are made without Python',
+            f"{in_python}: {reason}",
+            f"unset {native.VARIABLE}, or install what is missing",
+        )
+
+
 def _launch_by(device: str, subject: str, fine: str, effect: str, severity: Severity) -> Finding:
     reason = cuda.unavailable(device)
     state = "available" if reason is None else "not available"
@@ -118,4 +141,4 @@ def _packages() -> Iterator[Finding]:
             )
 
 
-LOOKS: tuple[Look, ...] = (_pytorch, _devices, _launches, _packages)
+LOOKS: tuple[Look, ...] = (_pytorch, _devices, _launches, _native, _packages)

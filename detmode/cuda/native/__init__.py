@@ -1,0 +1,230 @@
+"""The player in C++: built with the compiler at hand, kept in the cache, and loaded once.
+
+``DETMODE_NATIVE=1`` switches it on. Where it cannot be built or loaded, one line says why, and all
+calls are made in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from detmode.cuda.cache import Kept, find, take
+from detmode.cuda.host.toolchain import require_compiler
+from detmode.cuda.source import CompileError
+from detmode.process.files import temporary_folder
+from detmode.process.undo import Lock
+from detmode.process.versions import SUPPORTED, parse_version
+
+__all__ = ["VARIABLE", "Player", "build", "is_wanted", "player", "prepare", "problem"]
+
+VARIABLE = "DETMODE_NATIVE"
+"""The environment variable that switches the player on and off."""
+
+_SOURCE = Path(__file__).with_name("player.cpp")
+_PYTHON = (3, 11)
+_logger = logging.getLogger("detmode")
+
+Player = ctypes.PyDLL
+"""The library. Its functions are those at the end of ``player.cpp``; they hold the GIL."""
+
+
+def is_wanted() -> bool:
+    """Return whether the environment asks for the player.
+
+    Raises:
+        ValueError: the variable is neither 0 nor 1.
+    """
+    value = os.environ.get(VARIABLE) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(
+            f"{VARIABLE}={value!r} is neither 0 nor 1: 1 switches the player in C++ on"
+        )
+    return value == "1"
+
+
+def problem() -> str | None:
+    """Return why the player cannot run here, whatever compiler there is; None if it may."""
+    if sys.platform != "linux":
+        return f"it runs on Linux, and this is {platform.system()}"
+    is_known = SUPPORTED[0] <= parse_version(torch.__version__) <= SUPPORTED[1]
+    if not is_known or not hasattr(torch.library, "get_kernel"):
+        newest = "{}.{}".format(*SUPPORTED[1])
+        return f"it is for PyTorch 2.9 to {newest}, and this is {torch.__version__}"
+    if platform.python_implementation() != "CPython" or sys.version_info[:2] != _PYTHON:
+        known = "{}.{}".format(*_PYTHON)
+        return f"it reads the frames of CPython {known}, and this is {platform.python_version()}"
+    return None
+
+
+class _State:
+    """The player in this process.
+
+    Attributes:
+        player: the loaded library.
+        failure: the reason why there is none, and will be none.
+        thread: builds it.
+    """
+
+    def __init__(self) -> None:
+        self.player: Player | None = None
+        self.failure: str | None = None
+        self.thread: threading.Thread | None = None
+
+
+_state = _State()
+_lock = Lock()
+
+
+def player() -> Player | None:
+    """Return the player; None while it is built, which begins here, and where it cannot be."""
+    if _state.player is None and _state.failure is None:
+        _lock.run(_begin)
+    return _state.player
+
+
+def build() -> bool:
+    """Build the player, if the cache lacks it, and load it; true if that built it.
+
+    Raises:
+        RuntimeError: it cannot run here.
+        CompileError: there is no compiler, or it rejects the source.
+    """
+    reason = problem()
+    if reason is not None:
+        raise RuntimeError(f"the player in C++ cannot run here: {reason}")
+    file = take("native", _name(), _compiled)
+    _lock.run(_load, file)
+    return file.is_new
+
+
+def prepare() -> bool | None:
+    """Build and load the player as :func:`build` does; None, with a warning, where that fails."""
+    try:
+        return build()
+    except (CompileError, RuntimeError, OSError) as error:
+        _fail(str(error))
+    return None
+
+
+def _begin() -> None:
+    """Load the player if the cache has it, else build it in the background."""
+    if _state.thread is not None and _state.thread.is_alive():
+        return
+    reason = problem()
+    if reason is not None:
+        _fail(reason)
+        return
+    try:
+        file = find("native", _name())
+        if file is not None:
+            _load(file)
+            return
+    except (CompileError, OSError) as error:
+        _fail(str(error))
+        return
+    # A forked child has no such thread, and begins again.
+    _state.thread = threading.Thread(target=prepare, name="detmode-native", daemon=True)
+    _state.thread.start()
+
+
+def _fail(reason: str) -> None:
+    if _state.failure is None:
+        _state.failure = reason
+        _logger.warning("%s=1 has no effect, calls are made in Python: %s", VARIABLE, reason)
+
+
+@functools.cache
+def _flags() -> tuple[str, ...]:
+    includes = os.path.join(os.path.dirname(torch.__file__), "include")
+    folders = (
+        includes,
+        os.path.join(includes, "torch", "csrc", "api", "include"),
+        sysconfig.get_path("include"),
+    )
+    abi = int(torch.compiled_with_cxx11_abi())
+    return (
+        *("-std=c++20", "-O2", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
+        *(f"-I{folder}" for folder in folders),
+    )
+
+
+def _name() -> str:
+    """Return the file's name in the cache, with a hash of all that the library depends on."""
+    compiler = require_compiler()
+    parts = (
+        *(_SOURCE.read_text(encoding="utf-8"), *compiler.command, compiler.macros, *_flags()),
+        *(torch.__version__, str(torch.version.git_version), sys.version),
+    )
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return f"player-{key}.so"
+
+
+def _compiled() -> tuple[bytes, str]:
+    """Return the library's content, and no note."""
+    compiler = require_compiler()
+    libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
+    with temporary_folder() as folder:
+        output = folder / "player.so"
+        run = compiler.run(
+            [
+                *(*_flags(), "-shared", str(_SOURCE), "-o", str(output), f"-L{libraries}"),
+                *("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
+            ]
+        )
+        if run.returncode != 0:
+            lines = run.stderr.strip().splitlines()
+            first = next((line for line in lines if "error" in line), (lines or ["no output"])[-1])
+            raise CompileError(f"{compiler} does not build the player: {first.strip()}")
+        return output.read_bytes(), ""
+
+
+_Word = ctypes.c_int64
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "op": (ctypes.c_int, [ctypes.c_char_p] * 3),
+    "register": (None, [ctypes.c_int]),
+    "unregister": (None, [ctypes.c_int]),
+    "table": (ctypes.c_void_p, [ctypes.c_uint64]),
+    "retire": (None, [ctypes.c_void_p]),
+    "activate": (None, [ctypes.c_void_p]),
+    "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
+    "after_fork": (None, []),
+    "replayed": (ctypes.c_uint64, []),
+    "host_step": (None, [ctypes.py_object]),
+    "know": (None, [ctypes.c_void_p, ctypes.c_int]),
+    "forget": (None, [ctypes.c_void_p]),
+    "join": (None, [ctypes.c_uint64]),
+    "pending": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
+    "add_plan": (
+        None,
+        [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Word), ctypes.c_size_t],
+    ),
+    "add_entry": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
+    "note": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_uint32]),
+    "noted": (ctypes.c_uint32, []),
+}
+"""Of each function, without its prefix, the types of its result and of its arguments."""
+
+
+def _load(file: Kept) -> None:
+    if _state.player is not None:
+        return
+    try:
+        library = ctypes.PyDLL(file.loaded_from)
+    except OSError as error:
+        raise CompileError(f"the player does not load: {error}") from None
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, f"dm_{name}")
+        function.restype, function.argtypes = result, arguments
+    _state.player = library

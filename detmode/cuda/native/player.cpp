@@ -1,0 +1,600 @@
+// Calls of listed operators without Python and without the GIL. A boxed kernel stands at the key of
+// a backend, above detmode's kernel in Python. It looks a call up by all that its launcher depends
+// on, writes the number of its row and place to a log, and repeats the steps of the launcher's plan
+// with the call's own tensors. What it does not know it hands to Python, which may teach it.
+//
+// Only threads that hold the GIL add anything but log entries and notes. Readers take no lock, so
+// nothing is freed while a thread looks.
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/copy_ops.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/ScopeExit.h>
+#include <dlfcn.h>
+#include <torch/csrc/Exceptions.h>  // python_error
+#include <torch/csrc/autograd/functions/tensor.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <typeinfo>
+#if __has_include(<torch/csrc/autograd/node.h>)  // from PyTorch 2.13 on
+#include <torch/csrc/autograd/node.h>
+#else
+#include <torch/csrc/autograd/function.h>
+#endif
+
+#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000
+#error "frames are read as CPython 3.11 has them"
+#endif
+#define Py_BUILD_CORE 1
+#include <internal/pycore_frame.h>
+
+namespace {
+
+using Word = int64_t;
+using Words = std::vector<Word>;
+using Stack = torch::jit::Stack;
+
+constexpr int KEY_WORDS = 256;  // of a call; longer keys are Python's
+constexpr int SLOTS = 32;       // tensors of a call, with those that its plan allocates
+constexpr int PARAMETER_WORDS = 160;
+constexpr size_t HEADS = 1 << 12;  // of a table's chains
+constexpr size_t SEEN = 1 << 14;   // keys that were met once
+constexpr size_t NOTES = 1 << 18;  // nodes of autograd whose forward is remembered
+constexpr int LOG = 1 << 13;
+
+inline uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+template <class Value>
+struct Chains {  // by hash; values are added and never taken out
+  struct Link {
+    uint64_t hash;
+    Value value;
+    Link* next;
+  };
+  std::atomic<Link*> heads[HEADS] = {};
+  std::deque<Link> links;
+
+  Value* find(uint64_t hash, auto same) const {
+    Link* link = heads[hash >> 52].load(std::memory_order_acquire);
+    for (; link; link = link->next)
+      if (link->hash == hash && same(link->value)) return &link->value;
+    return nullptr;
+  }
+  Value* find(uint64_t hash) const {
+    return find(hash, [](auto&) { return true; });
+  }
+  void add(uint64_t hash, Value value) {
+    auto& head = heads[hash >> 52];
+    links.push_back({hash, std::move(value), head.load()});
+    head.store(&links.back(), std::memory_order_release);
+  }
+};
+
+// The calls in their order, for Python to count: the numbers of their entries.
+struct Log {
+  std::mutex mutex;
+  int n = 0;
+  uint32_t numbers[LOG];
+
+  // False where the log is full: Python counts the call, and empties the log first.
+  bool add(uint32_t entry) {
+    std::lock_guard lock(mutex);
+    if (n == LOG) return false;
+    numbers[n++] = entry;
+    return true;
+  }
+  int take(uint32_t* taken) {
+    std::lock_guard lock(mutex);
+    memcpy(taken, numbers, sizeof *taken * n);
+    return std::exchange(n, 0);
+  }
+};
+
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NEVER = -2 };
+
+struct Plan {
+  Words key;
+  uint32_t row;  // of the rule table: calls at one place may meet several
+  Words steps;   // or NEVER
+};
+
+struct Table {  // of a block
+  uint64_t number;
+  Chains<Plan> plans;
+  Chains<uint32_t> entries;  // by operator, row and place
+  std::atomic<uint64_t> seen[SEEN] = {};
+};
+
+struct Op {
+  c10::OperatorHandle handle;
+  c10::DispatchKey key;
+  size_t n_arguments;
+  int number;
+  std::optional<c10::SafeKernelFunction> below;  // detmode's kernel in Python
+  std::optional<c10::RegistrationHandleRAII> registration;
+};
+
+// Never destroyed: daemon threads may go on while the process ends.
+std::deque<Op>& ops = *new std::deque<Op>;
+Log& call_log = *new Log;
+std::atomic<Table*> active{nullptr};  // null while all calls are Python's
+std::atomic<int> lookers{0};
+std::atomic<uint64_t> n_replayed{0};
+std::vector<Table*>& retired = *new std::vector<Table*>;
+PyObject* host_step = nullptr;  // makes a step of a plan on the host
+
+// What a kernel in Python is to learn from the call that it has been handed.
+struct Pending {
+  const Op* op = nullptr;
+  uint64_t table = 0, hash = 0;
+  Words key;  // empty where no plan is wanted
+};
+thread_local Pending pending;
+thread_local int in_python = 0;    // calls that were handed over and have not returned
+thread_local uint64_t joined = 0;  // the table for which Python has counted a call of this thread
+thread_local uint64_t first_number = 0;  // of the nodes that the thread has made since
+
+// Places: the user's line, and the module.
+
+enum Role : uint32_t { OTHER, MODULE, ENGINE, USER, UNFIT };  // of the code of a frame
+
+// By address: a number that no other object gets, with the role in the lowest bits; 0 once gone.
+Chains<uint64_t>& objects = *new Chains<uint64_t>;
+uint64_t n_objects = 0;
+
+// Without loss, so that no two addresses share one.
+uint64_t hash_of(const void* address) { return mix(1, reinterpret_cast<uint64_t>(address)); }
+
+uint64_t object_at(const void* address) {
+  uint64_t* object = objects.find(hash_of(address));
+  return object ? std::atomic_ref(*object).load() : 0;
+}
+
+void set_object(const void* address, uint64_t value) {
+  if (uint64_t* object = objects.find(hash_of(address)))
+    std::atomic_ref(*object).store(value);
+  else
+    objects.add(hash_of(address), value);
+}
+
+PyObject* self_of(const _PyInterpreterFrame* frame) {
+  PyObject* self = frame->localsplus[0];
+  return self && Py_IS_TYPE(self, &PyCell_Type) ? PyCell_GET(self) : self;
+}
+
+// Finds numbers for the nearest frame of the user's and the innermost module, 0 where there is
+// none; false if Python has to look. A thread's frames change only by the thread itself, which is
+// here: reading them takes no GIL.
+bool find_frames(uint64_t& user, uint64_t& module) {
+  PyThreadState* state = PyGILState_GetThisThreadState();
+  auto* f = state ? state->cframe->current_frame : nullptr;
+  for (; f && !(user && module); f = f->previous) {
+    if (_PyFrame_IsIncomplete(f)) continue;
+    const uint64_t code = object_at(f->f_code);
+    const auto role = Role(code & 7);
+    if (!code || role == UNFIT) return false;
+    if (role == ENGINE) return true;  // what called a backward has not made the call
+    if (role == USER && !user) user = mix(mix(2, code), _PyInterpreterFrame_LASTI(f));
+    if (role == MODULE && !module && !(module = object_at(self_of(f)))) return false;
+  }
+  return true;
+}
+
+std::atomic<uint64_t> notes[NOTES] = {};  // the upper half is the node's, the lower the entry
+
+std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t number) {
+  // The nodes of one thread do not displace each other before they have to.
+  const uint64_t tag = mix(mix(3, thread), number) >> 32 << 32;
+  return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
+}
+
+uint32_t noted(const torch::autograd::Node& node) {
+  // Writing to a view: the node of the copy is made right after the one of the operator.
+  const bool is_copy = typeid(node) == typeid(torch::autograd::CopySlices);
+  const auto [note, tag] = note_at(node.thread_id(), node.sequence_nr() - is_copy);
+  const uint64_t value = note->load();
+  return (value >> 32 << 32) == tag ? uint32_t(value) : 0;
+}
+
+// False if an earlier call has made the node.
+bool note(uint64_t number, uint32_t entry) {
+  const auto [note, tag] = note_at(at::RecordFunction::currentThreadId(), number);
+  if (number < first_number) return true;
+  if ((note->load() >> 32 << 32) == tag) return false;
+  *note = tag | entry;
+  return true;
+}
+
+// A number for the place that a report would show of the call; 0 if Python has to find it out.
+uint64_t place() {
+  uint64_t user = 0, module = 0;
+  if (!find_frames(user, module)) return 0;
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return user ? mix(user, module) : 0;
+  if (user && module) return mix(mix(5, user), module);
+  // Whose note holds depends on the kind of the node, too.
+  const uint32_t forward = noted(*node);
+  return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
+}
+
+uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
+  return mix(mix(mix(7, op.number), row), place);
+}
+
+// Keys: all that a launcher, or the choice of a row, may depend on.
+
+class Key {
+ public:
+  explicit Key(const Op& op, const c10::IValue* arguments) {
+    put(op.number);
+    put(Word(at::GradMode::is_enabled()) |
+        at::globalContext().deterministicFillUninitializedMemory() << 1);
+    for (size_t i = 0; i < op.n_arguments; i++) put(arguments[i]);
+  }
+  Word words[KEY_WORDS];
+  const at::Tensor* tensors[SLOTS];
+  int n = 0, n_tensors = 0;
+  uint64_t hash = 0;
+  bool is_plain = true, needs_grad = false;
+
+  bool shares_memory() const {
+    for (int i = 1; i < n_tensors; i++)
+      for (int j = 0; j < i; j++)
+        if (tensors[i]->storage().is_alias_of(tensors[j]->storage())) return true;
+    return false;
+  }
+  bool operator==(const Words& key) const {
+    return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
+  }
+
+ private:
+  // Each value after its kind: of an optional argument, or a number, the schema leaves it open.
+  enum Kind : Word { NONE = 1, UNDEFINED, TENSOR, INT, BOOL, DOUBLE, STRING, DEVICE, LIST };
+
+  void put(Word word) {
+    if (n == KEY_WORDS) return void(is_plain = false);
+    words[n++] = word, hash = mix(hash, word);
+  }
+  void put(Kind kind) { put(Word(kind)); }
+  void put(const at::Tensor& t) {
+    if (!t.defined()) return put(UNDEFINED);
+    if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
+        t.is_neg() || t.key_set().has(c10::DispatchKey::Python))
+      return void(is_plain = false);
+    tensors[n_tensors++] = &t;
+    needs_grad |= t.requires_grad();
+    // Vectors in memory begin at multiples of 16 bytes; what is aligned further has its own plan.
+    put(TENSOR | Word(t.dim()) << 8 | Word(t.scalar_type()) << 16 | Word(t.requires_grad()) << 24 |
+        (reinterpret_cast<Word>(t.const_data_ptr()) & 63) << 32 |
+        Word(uint8_t(t.get_device())) << 40 | Word(t.device().type()) << 48);
+    for (auto size : t.sizes()) put(size);
+    for (auto stride : t.strides()) put(stride);
+  }
+  void put_double(double number) {
+    Word bits;
+    memcpy(&bits, &number, sizeof bits);
+    put(bits);
+  }
+  void put_list(const auto& list, auto put_one) {
+    put(LIST), put(Word(list.size()));
+    for (auto value : list) put_one(value);
+  }
+  void put(const c10::IValue& v) {
+    if (v.isTensor()) return put(v.toTensor());
+    if (v.isNone()) return put(NONE);
+    if (v.isInt()) return put(INT), put(Word(v.toInt()));
+    if (v.isBool()) return put(BOOL), put(Word(v.toBool()));
+    if (v.isDouble()) return put(DOUBLE), put_double(v.toDouble());
+    if (v.isDevice())
+      return put(DEVICE), put(Word(v.toDevice().type()) << 8 | uint8_t(v.toDevice().index()));
+    const auto put_word = [this](auto value) { put(Word(value)); };
+    if (v.isString()) return put(STRING), put_list(v.toStringRef(), put_word);
+    // Lists of numbers have no IValues inside.
+    if (v.isIntList()) return put_list(v.toIntList().vec(), put_word);
+    if (v.isBoolList()) return put_list(v.toBoolList().vec(), put_word);
+    if (v.isDoubleList())
+      return put_list(v.toDoubleList().vec(), [this](double value) { put_double(value); });
+    if (v.isList())
+      return put_list(v.toListRef(), [this](const c10::IValue& value) { put(value); });
+    is_plain = false;  // generators, streams, process groups, complex numbers
+  }
+};
+
+// Playing.
+
+// The driver that PyTorch has loaded. This path has not run on a GPU.
+struct Driver {
+  using Pointer = unsigned long long;
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                void**, void**);
+  int (*set8)(Pointer, unsigned char, size_t, void*);
+  int (*set16)(Pointer, unsigned short, size_t, void*);
+  int (*set32)(Pointer, unsigned, size_t, void*);
+  int (*copy)(Pointer, Pointer, size_t, void*);
+  int (*current_stream)(int, void**);  // of PyTorch's stable interface
+
+  static const Driver& get() {
+    static const Driver driver;
+    return driver;
+  }
+  static void check(int status) {
+    TORCH_CHECK(!status, "CUDA driver error ", status, " in the replay of a substitute");
+  }
+  void fill(Pointer at, size_t bytes, Word pattern, Word width, void* stream) const {
+    if (width == 1) return check(set8(at, pattern, bytes, stream));
+    if (width == 2) return check(set16(at, pattern, bytes / 2, stream));
+    check(set32(at, pattern, bytes / 4, stream));
+  }
+
+ private:
+  Driver() {
+    void* cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    void* torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    take(cuda, "cuLaunchKernel", launch);
+    take(cuda, "cuMemsetD8Async", set8);
+    take(cuda, "cuMemsetD16Async", set16);
+    take(cuda, "cuMemsetD32Async", set32);
+    take(cuda, "cuMemcpyDtoDAsync_v2", copy);
+    take(torch, "aoti_torch_get_current_cuda_stream", current_stream);
+  }
+  static void take(void* library, const char* name, auto& function) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
+    TORCH_CHECK(library && function, "no library that is loaded has ", name);
+  }
+};
+
+// Repeats the steps of a plan. Slots are the call's tensors, and then what it allocates.
+class Replay {
+ public:
+  Replay(const Op& op, const Key& key, const Word* steps) : op_(op), s_(steps) {
+    for (int i = 0; i < key.n_tensors; i++) add(*key.tensors[i]);
+    if (op.key != c10::DispatchKey::CUDA || !n_) return;
+    guard_.reset_device(tensors_[0].device());
+    Driver::check(Driver::get().current_stream(tensors_[0].get_device(), &stream_));
+    on_gpu_ = true;
+  }
+  void run(Stack& results) {
+    while (*s_ != END) step(*s_++);
+    const Word n = *++s_;
+    for (const Word* end = ++s_ + n; s_ < end; s_++)
+      results.emplace_back(*s_ < 0 ? at::Tensor() : tensors_[*s_]);
+  }
+
+ private:
+  void add(at::Tensor tensor) {
+    TORCH_CHECK(n_ < SLOTS, "a plan has more tensors than a replay holds");
+    data_[n_] = static_cast<char*>(tensor.data_ptr());
+    tensors_[n_++] = std::move(tensor);
+  }
+  char* at() {  // the place that the next two words give
+    char* address = data_[s_[0]] + s_[1];
+    s_ += 2;
+    return address;
+  }
+  static Driver::Pointer address_of(char* at) { return reinterpret_cast<Driver::Pointer>(at); }
+  void step(Word kind) {
+    if (kind == EMPTY) return allocate();
+    if (kind == FILL) return fill();
+    if (kind == COPY) return copy();
+    if (kind == LAUNCH) return launch();
+    if (kind == STRIDED_COPY) return copy_views();
+    if (kind == HOST) return call_host(*s_++);
+    TORCH_CHECK(false, "a plan has no step ", kind);
+  }
+  void allocate() {  // as compiled code does: nothing is filled
+    const auto dtype = at::ScalarType(s_[0]);
+    const size_t dims = s_[1];
+    auto* allocator = c10::GetAllocator(on_gpu_ ? at::kCUDA : at::kCPU);
+    add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator,
+                                          c10::DispatchKeySet(op_.key), dtype));
+    s_ += 2 + 2 * dims;
+  }
+  void fill() {
+    char* target = at();
+    const Word bytes = s_[0], *pattern = s_ + 1, width = s_[2];
+    s_ += 3;
+    if (on_gpu_) return Driver::get().fill(address_of(target), bytes, *pattern, width, stream_);
+    for (Word i = 0; i < bytes; i += width) memcpy(target + i, pattern, width);
+  }
+  void copy() {
+    char *target = at(), *source = at();
+    const size_t bytes = *s_++;
+    if (!on_gpu_) return void(memmove(target, source, bytes));
+    Driver::check(Driver::get().copy(address_of(target), address_of(source), bytes, stream_));
+  }
+  at::Tensor view() {  // of a slot, from a byte on, with a dtype, sizes and strides
+    const auto& whole = tensors_[s_[0]];
+    const auto dtype = c10::scalarTypeToTypeMeta(at::ScalarType(s_[2]));
+    const size_t dims = s_[3];
+    const size_t start = whole.storage_offset() * whole.itemsize() + s_[1];
+    auto view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::TensorImpl::VIEW, c10::Storage(whole.storage()), whole.key_set(), dtype);
+    view.unsafeGetTensorImpl()->set_sizes_and_strides({s_ + 4, dims}, {s_ + 4 + dims, dims},
+                                                      start / dtype.itemsize());
+    s_ += 4 + 2 * dims;
+    return view;
+  }
+  void copy_views() {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    at::Tensor target = view(), source = view();
+    at::_ops::copy_::call(target, source, false);
+  }
+  void launch() {
+    const Word *head = s_, n_pointers = s_[8], n_numbers = s_[9], n_parameters = s_[10];
+    Word words[PARAMETER_WORDS];
+    void* parameters[PARAMETER_WORDS];
+    TORCH_CHECK(n_pointers + n_numbers <= PARAMETER_WORDS && n_parameters <= PARAMETER_WORDS,
+                "a launch of a plan has more parameters than a replay holds");
+    s_ += 11;
+    for (int i = 0; i < n_pointers; i++, s_ += 2)
+      words[i] = s_[0] < 0 ? 0 : reinterpret_cast<Word>(data_[s_[0]] + s_[1]);
+    memcpy(words + n_pointers, s_, sizeof(Word) * n_numbers);
+    s_ += n_numbers;
+    for (int i = 0; i < n_parameters; i++) parameters[i] = words + *s_++;
+    Driver::check(Driver::get().launch(reinterpret_cast<void*>(head[0]), head[1], head[2], head[3],
+                                       head[4], head[5], head[6], head[7], stream_, parameters,
+                                       nullptr));
+  }
+  // Calls Python with the number of a step and the slots: the host runner is there.
+  void call_host(Word number) {
+    if (host_step == Py_None) return;  // in benchmarks
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    pybind11::gil_scoped_acquire gil;
+    pybind11::tuple slots(n_);
+    for (int i = 0; i < n_; i++) PyTuple_SET_ITEM(slots.ptr(), i, THPVariable_Wrap(tensors_[i]));
+    PyObject* result = PyObject_CallFunction(host_step, "LO", (long long)number, slots.ptr());
+    if (result) return Py_DECREF(result);
+    python_error error;  // what it raised, or an interrupt
+    error.persist();
+    throw error;
+  }
+
+  const Op& op_;
+  const Word* s_;
+  at::Tensor tensors_[SLOTS];
+  char* data_[SLOTS];
+  int n_ = 0;
+  bool on_gpu_ = false;
+  void* stream_ = nullptr;
+  c10::OptionalDeviceGuard guard_;
+};
+
+// Calls.
+
+struct Kernel final : c10::OperatorKernel {
+  explicit Kernel(Op* op) : op(*op) {}
+  Op& op;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    Pending next;
+    // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
+    const bool may_act = !in_python && active.load() &&
+                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
+                         at::globalContext().deterministicAlgorithms();
+    if (!may_act || !act(stack, next)) hand_over(std::move(next), set, stack);
+  }
+
+ private:
+  // Counts a call and replays its plan; false if Python is to make it, and to learn what is next.
+  bool act(Stack* stack, Pending& next) {
+    const Key key(op, stack->data() + stack->size() - op.n_arguments);
+    if (!key.is_plain || key.shares_memory()) return false;
+    lookers++;  // what the thread finds stays until the end of the block
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    Table* table = active.load();
+    if (!table) return false;
+    const Plan* plan =
+        table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+    if (plan && plan->steps[0] == NEVER) return false;
+    const uint64_t where = place();
+    const uint32_t* entry =
+        plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
+    if (!entry || joined != table->number) {
+      next = {&op, table->number, key.hash, {}};
+      // At the second sight: what is met once leaves nothing behind.
+      if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
+        next.key.assign(key.words, key.words + key.n);
+      return false;
+    }
+    if (!call_log.add(*entry)) return false;
+    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, *entry);
+    Stack results;
+    Replay(op, key, plan->steps.data()).run(results);
+    torch::jit::drop(*stack, op.n_arguments);
+    for (auto& result : results) stack->push_back(std::move(result));
+    n_replayed.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
+    std::swap(pending, next);
+    in_python++;
+    const auto leave = c10::make_scope_exit([&] { in_python--, std::swap(pending, next); });
+    op.below->callBoxed(op.handle, set, stack);
+  }
+};
+
+}  // namespace
+
+extern "C" {  // What Python calls, by ctypes, with the GIL
+
+// A number for an operator at a key; -1 if the player does not take its calls.
+int dm_op(const char* name, const char* overload, const char* key) {
+  auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
+  if (!handle || ops.size() >= INT32_MAX) return -1;
+  for (const auto& result : handle->schema().returns())
+    if (result.type()->kind() != c10::TypeKind::TensorType) return -1;
+  const int number = ops.size();
+  const size_t n_arguments = handle->schema().arguments().size();
+  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, number, {}, {}});
+  return number;
+}
+// Above detmode's kernel, which has been registered.
+void dm_register(int number) {
+  Op& op = ops[number];
+  op.registration.reset();
+  op.below = op.handle.getComputedKernelForDispatchKey(op.key);
+  op.registration.emplace(c10::Dispatcher::singleton().registerImpl(
+      op.handle.operator_name(), op.key,
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(&op)), std::nullopt,
+      nullptr, "detmode"));
+}
+void dm_unregister(int op) { ops[op].registration.reset(); }
+
+Table* dm_table(uint64_t number) {
+  auto* table = new Table;
+  table->number = number;
+  return table;
+}
+void dm_retire(Table* table) {
+  Table* expected = table;
+  active.compare_exchange_strong(expected, nullptr);
+  retired.push_back(table);
+  if (lookers.load()) return;  // it will be freed with the next
+  for (Table* unused : retired) delete unused;
+  retired.clear();
+}
+void dm_activate(Table* table) { active = table; }
+int dm_take(uint32_t* numbers) { return call_log.take(numbers); }
+void dm_after_fork() { new (&call_log.mutex) std::mutex; }  // its owner may not be here
+uint64_t dm_replayed() { return n_replayed; }
+void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
+
+void dm_know(const void* address, int role) { set_object(address, ++n_objects << 3 | role); }
+void dm_forget(const void* address) { set_object(address, 0); }
+void dm_join(uint64_t table) {
+  if (joined != table) joined = table, first_number = at::sequence_number::peek();
+}
+
+// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too.
+int dm_pending(int op, uint64_t table) {
+  if (!pending.op || pending.op->number != op || pending.table != table) return 0;
+  return pending.key.empty() ? 1 : 2;
+}
+void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
+  table->plans.add(pending.hash, {pending.key, row, Words(words, words + n)});
+}
+// Adds an entry for the place of the call; false where that is not known.
+int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
+  const uint64_t where = place();  // of frames that have become known meanwhile
+  if (!where) return 0;
+  const uint64_t hash = entry_hash(*pending.op, row, where);
+  if (!table->entries.find(hash)) table->entries.add(hash, entry);
+  return 1;
+}
+int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
+uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
+  const auto node = torch::autograd::get_current_node();
+  return node ? noted(*node) : 0;
+}
+}

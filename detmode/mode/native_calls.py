@@ -1,0 +1,370 @@
+"""Calls that the player in C++ makes for ``intercept="listed"``, and what Python teaches it.
+
+Its kernels stand above those of :mod:`detmode.mode.listed`. A call that the player does not know
+comes to Python as ever. Where that runs a substitute, it may leave the player what the next such
+call needs: the plan of the launcher, which is recorded when the arguments are met again, and the
+row in which calls at such a place are counted. What the player has made it writes to a log, from
+which Python counts before it counts a call itself, and before a report.
+
+The player acts while one block is open, which lists, in no allow region, with no override: what the
+decision on a call then depends on is in its key. All else is Python's.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import functools
+import itertools
+import operator
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from detmode.cuda import device, native
+from detmode.cuda.native import host_steps
+from detmode.cuda.plan import Check, Launch, Plan
+from detmode.cuda.recorder import recording
+from detmode.mode.decide import Decision
+from detmode.mode.handled import Handled
+from detmode.mode.levels import Level
+from detmode.mode.native_frames import learn_frames
+from detmode.mode.overload_info import OverloadInfo
+from detmode.mode.row_counter import ModuleCalls, RowCounter
+from detmode.process.bounded import Bounded
+from detmode.process.dispatch import untrace_dispatch
+from detmode.process.undo import Lock
+from detmode.sites.elsewhere import process
+from detmode.table.call_site import Note
+from detmode.table.rule import Substitute
+from detmode.table.variants import variant_of
+
+if TYPE_CHECKING:
+    from detmode.mode.base_mode import BaseMode
+    from detmode.mode.listed_operators import Place
+
+# pytest and IPython leave out frames of this module: the line of the program is what matters.
+__tracebackhide__ = True
+
+_NEVER = -2
+"""The word of a plan that there is not."""
+_PLANS, _ENTRIES = 1 << 13, 1 << 15
+"""The most of what the player is taught; then it forgets everything, and learns again."""
+_KEYS = {"CPU": "cpu", "CUDA": "cuda"}
+"""The keys at which the player stands, with the devices of their tensors."""
+_LOG = 1 << 13
+
+
+class _Entry(NamedTuple):
+    """The meaning of one of the log's numbers.
+
+    Args:
+        counter: counts the calls.
+        calls: those of a row and module; ``None`` of a note without calls.
+        note: for the backward of the calls.
+    """
+
+    counter: RowCounter | None
+    calls: ModuleCalls | None
+    note: Note
+
+
+_numbers = itertools.count(1)
+"""Of entries and tables: no number is given twice."""
+_entries: Bounded[int, _Entry] = Bounded(8 * _ENTRIES)
+_ops: dict[str, int] = {}
+"""The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""
+_lock = Lock()
+_taken = (ctypes.c_uint32 * _LOG)()
+refusals: Bounded[tuple[str, str], int] = Bounded(1 << 10)
+"""The number of keys of an operator that have no plan, by the operator and the reason."""
+
+
+class NativeLevel(Level):
+    """A level of a mode that lists, some of whose calls the player makes."""
+
+    player: native.Player
+    taught: _Taught
+
+    __torch_dispatch__ = Level.__torch_dispatch__
+
+    def intercept(
+        self,
+        overload: OverloadInfo,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        traced: bool,
+        site: str | None = None,
+    ) -> Any:
+        """Intercept a call, which is counted after those that the player has made."""
+        count_calls()
+        if overload.plans is not None and self.taught.is_wanted(overload.func):
+            # Else the player in Python would make it, and this one learn nothing.
+            overload = copy.copy(overload)
+            overload.plans = None
+        return super().intercept(overload, args, kwargs, traced, site)
+
+    def perform(self, call: Handled, decision: Decision) -> Any:
+        """Carry out the decision, and teach the player what it does not know."""
+        run = functools.partial(super().perform, call, decision)
+        if decision.action != "substitute" or call.launches_on is None:
+            return run()
+        return self.taught.perform(call, decision, run)
+
+
+untrace_dispatch(NativeLevel)
+
+
+class _Taught:
+    """The knowledge of the player for one mode.
+
+    Args:
+        player: the library.
+        mode: the mode, which it does not keep alive.
+    """
+
+    def __init__(self, player: native.Player, mode: BaseMode) -> None:
+        self._player = player
+        self._counter, self._paths = mode.counter, mode.counter.paths
+        self._paths.on_rename = self.forget
+        self._is_active = False
+        weakref.finalize(mode, self._end).atexit = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._number = next(_numbers)
+        self._table: int = self._player.dm_table(self._number)
+        self._rows: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._left = {"plans": _PLANS, "steps": host_steps.MOST, "entries": _ENTRIES}
+
+    def activate(self, is_active: bool) -> None:
+        """Have the player act for the mode, or leave all calls to Python."""
+        self._is_active = is_active
+        self._player.dm_activate(self._table if is_active and not process.had_regions else None)
+
+    def forget(self) -> None:
+        """Have the player forget everything, because there is too much or it no longer holds."""
+        self._player.dm_retire(self._table)
+        self._begin()
+        if self._is_active:
+            self.activate(True)
+
+    def _end(self) -> None:
+        self._player.dm_retire(self._table)
+
+    def is_wanted(self, func: torch._ops.OpOverload) -> bool:
+        """Return whether the call in this thread, of an overload, has something to teach."""
+        numbers = (_numbers_of_ops.get((func, device), -1) for device in _KEYS.values())
+        return any(n >= 0 and self._player.dm_pending(n, self._number) for n in numbers)
+
+    def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
+        """Make a call by its launcher, and teach the player."""
+        number = _numbers_of_ops.get((call.func, str(call.launches_on)), -1)
+        wanted = self._player.dm_pending(number, self._number) if number >= 0 else 0
+        if not wanted:
+            return run()
+        row = self._rows.setdefault((call.row, decision), len(self._rows))
+        if wanted == 2 and not _is_capturing(call):
+            with recording(call.tensors, _written(call)) as recorder:
+                result = run()
+            self._add_plan(call, recorder.plan(result), recorder.problem, row)
+        else:
+            result = run()
+        self._add_entry(call, decision, row)
+        if min(self._left.values()) <= 0:
+            self.forget()
+        return result
+
+    def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
+        words = None
+        if plan is not None and plan.device == call.launches_on:
+            words = plan.words(functools.partial(self._number_of, call))
+        if words is None:
+            reason = call.name, problem or "it calls an operator that allocates"
+            refusals.keep(reason, refusals.get(reason, 0) + 1)
+            words = [_NEVER]
+        self._left["plans"] -= 1
+        packed = (ctypes.c_int64 * len(words))(*words)
+        self._player.dm_add_plan(self._table, row, packed, len(words))
+
+    def _number_of(self, call: Handled, step: Launch | Check) -> int:
+        """Return a number for what the player launches, or leaves to Python on the CPU."""
+        if call.launches_on == "cuda":
+            assert isinstance(step, Launch)
+            index = call.tensors[0].get_device()
+            return device.loaded(step.source, step.entry, index).function
+        self._left["steps"] -= 1
+        return host_steps.number_for(step)
+
+    def _add_entry(self, call: Handled, decision: Decision, row: int) -> None:
+        """Teach the row and the place of a call, if they hold for others like it."""
+        assert call.site is not None
+        self._player.dm_join(self._number)
+        calls = self._counter.calls_of(call, decision)
+        if self._counter.logs(calls) or not self._is_noted_as(call):
+            return
+        learn_frames(self._player, sys._getframe(), self._paths.known)
+        key = calls, call.names
+        number = self._known.get(key)
+        if number is None:
+            note = Note(call.site, call.names, ())
+            number = self._known[key] = _number_for(_Entry(self._counter, calls, note))
+            self._left["entries"] -= 1
+        self._player.dm_add_entry(self._table, row, number)
+
+    def _is_noted_as(self, call: Handled) -> bool:
+        """Return whether the player finds the forward of a call where Python has found it."""
+        noted = _entries.get(self._player.dm_noted())
+        return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
+
+
+def _number_for(entry: _Entry) -> int:
+    number = next(_numbers)
+    _entries.keep(number, entry)
+    return number
+
+
+def _is_capturing(call: Handled) -> bool:
+    """Return whether a CUDA graph is captured, in which nothing is recorded."""
+    return call.launches_on == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _written(call: Handled) -> list[int]:
+    """Return the positions of the tensors that a call writes to."""
+    if call.overload.variant != "inplace":
+        return []
+    target = call.arguments["self"]
+    return [position for position, tensor in enumerate(call.tensors) if tensor is target]
+
+
+# The log
+
+
+def count_calls() -> None:
+    """Count the calls that the player has made since."""
+    if isinstance(process.elsewhere, _Elsewhere):
+        _lock.run(_count, process.elsewhere.player)
+
+
+def _count(player: native.Player) -> None:
+    entries = [_entries[number] for number in _taken[: player.dm_take(_taken)]]
+    for counter, group in itertools.groupby(entries, _counter_of):
+        if counter is not None:
+            counter.count_in_order([entry.calls for entry in group if entry.calls is not None])
+
+
+_counter_of = operator.attrgetter("counter")
+
+
+# Blocks
+
+
+class _Elsewhere:
+    """The player, as a thread's memory of forward calls knows it."""
+
+    def __init__(self, player: native.Player) -> None:
+        self.player = player
+        self._numbers: Bounded[Note, int] = Bounded(_ENTRIES)
+
+    def note(self, number: int, note: Note) -> bool:
+        """Take over the note of a call that was made in Python; false if another made the node."""
+        entry = self._numbers.get(note)
+        if entry is None:
+            entry = self._numbers.keep(note, _number_for(_Entry(None, None, note)))
+        return bool(self.player.dm_note(number, entry))
+
+    def noted(self) -> list[Note]:
+        """Return the note of the forward call whose backward runs here, if there is one."""
+        entry = _entries.get(self.player.dm_noted())
+        return [] if entry is None else [entry.note]
+
+    def region_opened(self) -> None:
+        """Let Python make all calls, which looks at the regions."""
+        self.player.dm_activate(None)
+
+
+_taught: weakref.WeakKeyDictionary[BaseMode, _Taught] = weakref.WeakKeyDictionary()
+
+
+def level_for(mode: BaseMode) -> Level:
+    """Return a level of a mode that lists: with the player, where it is built and may act."""
+    player = native.player() if native.is_wanted() else None
+    if player is None or mode.overrides or not mode.policy.substitute:
+        return Level(mode)
+    if process.elsewhere is None:
+        _attach(player)
+    taught = _taught.get(mode)
+    if taught is None:
+        taught = _taught[mode] = _Taught(player, mode)
+    level = NativeLevel(mode)
+    level.player, level.taught = player, taught
+    return level
+
+
+def _attach(player: native.Player) -> None:
+    """Connect the player with this process, once."""
+    process.elsewhere = _Elsewhere(player)
+    player.dm_host_step(host_steps.make)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
+
+
+_numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
+
+
+def register(level: Level, places: Iterable[Place], numbers: list[int]) -> None:
+    """Put the player's kernels above those at places, and note their numbers."""
+    if not isinstance(level, NativeLevel):
+        return
+    for place in places:
+        number = _op(level, place)
+        if number >= 0:
+            numbers.append(number)
+            level.player.dm_register(number)
+
+
+def _op(level: NativeLevel, place: Place) -> int:
+    """Return the number of an operator at a key; -1 if the player leaves its calls to Python."""
+    rows = [row.rule for row in level.mode.table.get(place.func)]
+    if (
+        place.key not in _KEYS
+        or not place.decides
+        or variant_of(place.func) == "out"
+        or (variant_of(place.func) == "functional" and place.func._schema.is_mutable)
+        or any(rule.when.environment is not None for rule in rows)
+        or not any(isinstance(rule.action, Substitute) and rule.action.launches for rule in rows)
+    ):
+        return -1
+    if place.label not in _ops:
+        schema = place.func._schema
+        names = schema.name.encode(), schema.overload_name.encode(), place.key.encode()
+        number = _ops[place.label] = level.player.dm_op(*names)
+        if number >= 0:
+            _numbers_of_ops[place.func, _KEYS[place.key]] = number
+    return _ops[place.label]
+
+
+def unregister(numbers: Iterable[int]) -> None:
+    """Take the player's kernels away."""
+    for number in numbers:
+        assert isinstance(process.elsewhere, _Elsewhere)
+        process.elsewhere.player.dm_unregister(number)
+
+
+def follow(levels: Sequence[Level]) -> None:
+    """Have the player act for the one open block, if it may."""
+    for level in levels:
+        if isinstance(level, NativeLevel):
+            level.taught.activate(len(levels) == 1)
+
+
+def end(level: Level) -> None:
+    """End what the player does for a block, and count what it has done."""
+    if isinstance(level, NativeLevel):
+        level.taught.activate(False)
+        count_calls()

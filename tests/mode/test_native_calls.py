@@ -1,0 +1,596 @@
+"""The player in C++: bits, rows and errors are those of Python's way, whatever the program does."""
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+
+from detmode import DeterministicMode, allow
+from detmode.cuda import host, native
+from detmode.mode import native_calls, native_frames
+from detmode.verify.cases import call
+from detmode.verify.claims import same_bits
+from tests.models.steps import TRAININGS
+from tests.models.test_models import train
+from tests.process.test_setting import exit_code_of_child
+from tests.shared import needs, selection
+from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.programs import Seen, in_another_thread
+
+pytestmark = [
+    needs.compiler,
+    pytest.mark.skipif(native.problem() is not None, reason=f"the player: {native.problem()}"),
+]
+
+
+@pytest.fixture(scope="module")
+def player():
+    native.build()
+    return native.player()
+
+
+@pytest.fixture
+def replays(player, monkeypatch):
+    """Switches the player on, and counts what it has replayed."""
+    monkeypatch.setenv(native.VARIABLE, "1")
+    # Of other tests.
+    monkeypatch.setattr(native_calls.process, "had_regions", False)
+    start = player.dm_replayed()
+    return lambda: player.dm_replayed() - start
+
+
+@contextlib.contextmanager
+def way(monkeypatch, number: int, **arguments):
+    """A block in Python's way (0), or with the player (1)."""
+    monkeypatch.setenv(native.VARIABLE, str(number))
+    with DeterministicMode(**{"intercept": "listed", "simulate": "cuda", **arguments}) as mode:
+        yield mode
+
+
+def both(monkeypatch, program, **arguments):
+    """The results of a program, and the rows, in Python's way and with the player."""
+    results = []
+    for number in (0, 1):
+        torch.manual_seed(0)
+        with way(monkeypatch, number, **arguments) as mode:
+            value = program()
+        results.append((value, rows(mode)))
+    return results
+
+
+def rows(mode):
+    """The rows whole, with counts by module, and the order of the calls."""
+    report = mode.report()
+    return [(row.line, row.count, row.modules, row.outer_site) for row in report.records]
+
+
+def tensors(value):
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
+def data(n=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(n, (5,), generator=generator)
+    return torch.randn(n, 3, generator=generator), index, torch.randn(5, 3, generator=generator)
+
+
+def added(x, index, source):
+    return x.index_add(0, index, source)
+
+
+def again(function, times=4):
+    """The last of several results; one line makes all the calls."""
+    return [function() for _ in range(times)][-1]
+
+
+# The same as in Python
+
+
+CASES = selection.todays_forms(
+    # The others have no kernel on the CPU.
+    case
+    for case in selection.cases()
+    if "cudnn_" not in case.sample.op
+)
+
+
+@pytest.mark.parametrize("group", selection.grouped(CASES), ids=str)
+def test_samples(group, replays, monkeypatch):
+    """Bits and rows of every sample, on data that the plan has not seen, and other schedules."""
+
+    def check(case):
+        def run(seed):
+            results = tensors(call(case.sample, case.sample.arguments(case.dtype, "cpu", seed)))
+            return [result for result in results if result is not None]
+
+        (expected, in_python), (bits, by_player) = both(
+            monkeypatch, lambda: [x for seed in (0, 1, 7) for x in run(seed)], schedule_seed=3
+        )
+        assert same_bits(bits, expected)
+        assert by_player == in_python
+
+    selection.check_each(group, check)
+
+
+@pytest.mark.parametrize("name", selection.todays_forms(FUNCTIONS))
+@pytest.mark.filterwarnings("ignore")  # each call of the table warns somewhere
+def test_functions_of_users(name, replays, monkeypatch):
+    """Forward and backward: bits, and rows with the lines of the forwards, call for call."""
+    function, make = FUNCTIONS[name]
+
+    def program():
+        arguments = make()
+        bits = []
+        for _ in range(4):
+            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
+            result = function(*leaves)
+            bits.append(result.detach())
+            if result.requires_grad:
+                result.backward(torch.ones_like(result))
+                bits += [leaf.grad for leaf in leaves if leaf.grad is not None]
+        return bits
+
+    (expected, in_python), (bits, by_player) = both(monkeypatch, program, warn_only=True)
+    assert same_bits(bits, expected)
+    assert by_player == in_python
+
+
+class Block(torch.nn.Module):
+    """Pads, enlarges and adds at indices."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1, 1, 4, 4))
+        self.register_buffer("index", torch.tensor([0, 1, 1]))
+
+    def forward(self, x):
+        x = F.pad(x * self.weight, [1, 1, 1, 1], mode="replicate")
+        x = F.interpolate(x, scale_factor=2, mode="bilinear")
+        return x.index_add(2, self.index, x[:, :, :3])[:, :, :4, :4]
+
+
+def trained(steps=6):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Block(), torch.nn.Sequential(Block(), Block()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 1, 4, 4)).square().sum().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def test_a_training(replays, monkeypatch):
+    """Weights, lines, modules and counts; of backward operators those of the forward."""
+    (expected, in_python), (bits, by_player) = both(monkeypatch, trained)
+    assert replays() > 20
+    assert same_bits(bits, expected)
+    assert by_player == in_python
+    assert {"Sequential.0", "Sequential.1.1"} <= {name for row in by_player for name in row[2]}
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(TRAININGS))
+def test_models(name, replays, monkeypatch):
+    """Losses, weights and rows of whole models, over several steps."""
+    results = both(monkeypatch, lambda: train(name, steps=4))
+    ((losses, weights), in_python), ((own_losses, own_weights), by_player) = results
+    assert replays()
+    assert own_losses == losses
+    assert same_bits(list(own_weights.values()), list(weights.values()))
+    assert by_player == in_python
+
+
+class Leaf(torch.nn.Module):
+    """Adds at indices."""
+
+    def forward(self, *arguments):
+        return added(*arguments)
+
+
+class Branch(Leaf):
+    """Adds at indices, and has a leaf do it as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = Leaf(), Leaf()
+
+    def forward(self, leaf, *arguments):
+        return super().forward(*arguments) + leaf(*arguments)
+
+
+class Root(torch.nn.Module):
+    """Has a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = Branch()
+
+    def forward(self, *arguments):
+        return self.branch(*arguments)
+
+
+def test_a_module_that_gets_another_path(replays, monkeypatch):
+    """One that was first called alone is shown where the model has it, once that is known."""
+
+    def program():
+        root = Root()
+        branch = root.branch
+        for called, leaf in ((branch, branch.left), (root, branch.left), (root, branch.right)):
+            for _ in range(4):
+                called(leaf, *data())
+
+    (_, in_python), (_, by_player) = both(monkeypatch, program)
+    assert replays() > 8
+    assert by_player == in_python
+    assert {"Branch", "Root.branch"} <= {name for row in by_player for name in row[2]}
+
+
+def test_the_order_of_the_calls(replays, monkeypatch):
+    """The report's course has the calls in order, those of the player among Python's."""
+
+    def program():
+        x, index, source = data()
+        for _ in range(6):
+            added(x, index, source)
+            torch.ones(6).scatter_reduce(0, index, source[:, 0], "prod")
+            index.bincount(source[:, 0])  # has no plan
+
+    courses = []
+    for number in (0, 1):
+        with way(monkeypatch, number) as mode:
+            program()
+        courses.append(mode.report().course)
+    assert replays() > 3
+    assert courses[0] == courses[1]
+
+
+# What Python decides on
+
+
+def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
+    """Calls that more than their arguments decide on are Python's."""
+    arguments = data()
+    with way(monkeypatch, 1, overrides={"aten::put": "allow"}), way(monkeypatch, 1, recheck=1.0):
+        again(lambda: added(*arguments))
+    assert replays() == 0
+    with way(monkeypatch, 1) as mode:
+        again(lambda: added(*arguments))
+        before = replays()
+        with allow("aten::index_add"):
+            again(lambda: added(*arguments))
+        again(lambda: added(*arguments))
+    assert replays() == before > 0
+    assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
+
+
+def test_nested_blocks(replays, monkeypatch):
+    """The innermost block decides, and the outer one goes on with the player."""
+    arguments = data()
+    with way(monkeypatch, 1) as outer:
+        again(lambda: added(*arguments))
+        before = replays()
+        with way(monkeypatch, 1) as inner:
+            again(lambda: added(*arguments))
+        assert replays() == before > 0
+        again(lambda: added(*arguments))
+        assert replays() > before
+    assert sum(row.count for row in outer.records) == 8
+    assert [row.count for row in inner.records] == [4]
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_other_modes(replays, monkeypatch, is_outside):
+    """A dispatch mode around the block, or inside it, sees the calls that it would see."""
+    arguments = data()
+    seen = []
+    for number in (0, 1):
+        seeing = Seen()
+        with contextlib.ExitStack() as stack:
+            if is_outside:
+                stack.enter_context(seeing)
+            mode = stack.enter_context(way(monkeypatch, number))
+            if not is_outside:
+                stack.enter_context(seeing)
+            again(lambda: added(*arguments))
+        seen.append((seeing.names, rows(mode)))
+    assert seen[0] == seen[1]
+    assert seen[0][0]
+
+
+def fake():
+    with torch._subclasses.FakeTensorMode() as mode:
+        return tuple(added(*map(mode.from_tensor, data())).shape)
+
+
+def traced():
+    return make_fx(added, tracing_mode="fake")(*data()).code
+
+
+def in_inference_mode():
+    with torch.inference_mode():
+        result = added(*data())
+        assert result.is_inference()
+    return result.clone()
+
+
+def summed(x):
+    return added(x, *data()[1:]).square().sum()
+
+
+SURROUNDINGS = {
+    "vmap": lambda: torch.func.vmap(added, (0, None, None))(torch.ones(2, 6, 3), *data()[1:]),
+    "grad": lambda: torch.func.grad(summed)(data()[0]),
+    "jvp": lambda: torch.func.jvp(summed, (data()[0],), (data()[0],)),
+    "fake tensors": fake,
+    "make_fx": traced,
+    "inference mode": in_inference_mode,
+    "a subclass": lambda: added(TwoTensor(data()[0], data()[0]), *data()[1:]).b,
+    "a parameter": lambda: added(torch.nn.Parameter(data()[0]), *data()[1:]).detach(),
+    "an expanded tensor": lambda: added(torch.zeros(3).expand(6, 3), *data()[1:]),
+    "no rows": lambda: added(torch.zeros(4, 3), torch.zeros(0).long(), torch.zeros(0, 3)),
+    "a number": lambda: torch.index_add(data()[0], 0, *data()[1:], alpha=2.5),
+    "conjugate views": lambda: torch.randn(3, dtype=torch.complex64).conj().cumsum(0),
+    "in place": lambda: data()[0].index_add_(0, *data()[1:]),
+    "in place, a view": lambda: data()[0][1:].index_add_(0, data(5)[1], data()[2]),
+    "out": lambda: torch.index_add(*data()[:1], 0, *data()[1:], out=torch.empty(6, 3)),
+    "shared memory": lambda: (lambda x: added(x, torch.tensor([0, 1, 1]), x[:3]))(data()[0]),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16)(added)(*data()),
+    "double backward": lambda: torch.autograd.functional.hessian(summed, data()[0]),
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_surroundings(name, replays, monkeypatch):
+    """Transforms, tracers, subclasses, views and variants give what Python's way gives."""
+
+    def program():
+        results = [SURROUNDINGS[name]() for _ in range(4)]
+        assert len(set(map(type, results))) == 1
+        return results
+
+    (expected, in_python), (results, by_player) = both(monkeypatch, program)
+    assert by_player == in_python
+    for value, known in zip(results, expected):
+        are_plain = not isinstance(value, torch.Tensor) and not torch.is_tensor(value[0])
+        assert value == known if are_plain else same_bits(tensors(value), tensors(known))
+
+
+ERRORS = {
+    "a wrong shape": lambda: added(data()[0], data()[1], data()[2][:, :2]),
+    "a wrong dtype": lambda: added(data()[0], data()[1], data()[2].double()),
+    "an index out of range": lambda: added(data()[0], torch.full((5,), 6), data()[2]),
+    "overlap": lambda: (lambda x: x.index_add_(0, torch.tensor([0, 1]), x[:2]))(data()[0]),
+    "overlap in itself": lambda: torch.zeros(3).expand(6, 3).index_add_(0, *data()[1:]),
+    "a number for a tensor": lambda: torch.index_add(1, 0, *data()[1:]),
+    "a leaf in place": lambda: data()[0].requires_grad_().index_add_(0, *data()[1:]),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name, replays, monkeypatch):
+    """Errors are ATen's, by type and words; the right program then runs on."""
+
+    def program():
+        added(*data())
+        texts = []
+        for _ in range(3):
+            with pytest.raises((RuntimeError, IndexError, TypeError)) as raised:
+                ERRORS[name]()
+            texts.append((raised.type, str(raised.value)))
+        return texts, again(lambda: added(*data()))
+
+    results = both(monkeypatch, program)
+    ((expected, bits), in_python), ((texts, own_bits), by_player) = results
+    assert texts == expected
+    assert torch.equal(own_bits, bits)
+    assert by_player == in_python
+    assert replays()
+
+
+# Threads, forks, interrupts
+
+
+def test_threads(replays, monkeypatch):
+    """Four threads at once: each result is its own, and every call is counted, with the threads."""
+    seen = []
+    for number in (0, 1):
+        wrong = []
+
+        def work(wrong=wrong):
+            for i in range(60):
+                x, index, source = data(4 + i % 5, i % 7)
+                expected = x.clone()
+                for row, addend in zip(index.tolist(), source):
+                    expected[row] += addend
+                if not torch.allclose(added(x, index, source), expected, atol=1e-5):
+                    wrong.append(i)
+
+        with way(monkeypatch, number) as mode:
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert not wrong
+        seen.append((rows(mode), mode.report().head["not_seen"]))
+    assert replays() > 50
+    assert seen[0] == seen[1]
+
+
+def test_another_thread_has_its_own_notes(replays, monkeypatch):
+    """The backward of a thread's forward calls has their lines; numbers of nodes repeat there."""
+    (_, in_python), (_, by_player) = both(monkeypatch, lambda: in_another_thread(trained))
+    assert by_player == in_python
+
+
+@needs.posix
+def test_a_forked_child(replays, monkeypatch):
+    """It goes on with the player, counts for itself, and ends."""
+    arguments = data()
+    with way(monkeypatch, 1) as mode:
+        expected = again(lambda: added(*arguments))
+
+        def check():
+            before = replays()
+            same = torch.equal(again(lambda: added(*arguments)), expected)
+            return same and replays() > before and sum(row.count for row in mode.records) == 8
+
+        assert exit_code_of_child(check) == 0
+        again(lambda: added(*arguments))
+    assert sum(row.count for row in mode.records) == 8
+
+
+class Interrupt(BaseException):
+    """An error that a signal handler raises."""
+
+
+def test_an_interrupt_in_a_replay(replays, monkeypatch):
+    """It comes through, is counted as a call, and the next call is right."""
+    arguments = data()
+    launch_blocks = host.launch_blocks
+
+    def interrupted(*args):
+        monkeypatch.setattr(host, "launch_blocks", launch_blocks)
+        raise Interrupt
+
+    with way(monkeypatch, 1) as mode:
+
+        def calls():
+            return added(*arguments)
+
+        expected = again(calls)
+        before = replays()
+        monkeypatch.setattr(host, "launch_blocks", interrupted)
+        with pytest.raises(Interrupt):
+            calls()
+        assert torch.equal(calls(), expected)
+        assert replays() == before + 1
+    assert [row.count for row in mode.records] == [6]
+
+
+ENDS = {
+    "inside a block": "with mode:\n    use()\n    raise SystemExit(0)",
+    "in a block that nobody leaves": "mode.__enter__()\nuse()",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_of_a_program(name, player, monkeypatch):
+    """However it ends, the exit code is its own, and nothing is printed."""
+    monkeypatch.setenv(native.VARIABLE, "1")
+    text = f"""
+import torch
+from detmode import DeterministicMode
+mode = DeterministicMode(intercept="listed", simulate="cuda")
+def use():
+    x = torch.ones(3)
+    for _ in range(20):
+        x.index_add(0, torch.tensor([0, 1]), torch.ones(2))
+{ENDS[name]}
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# Memory
+
+
+class First(torch.nn.Module):
+    """Calls a function."""
+
+    def forward(self, function, *arguments):
+        return function(*arguments)
+
+
+class Second(First):
+    """Has another name."""
+
+
+def test_code_and_modules_come_and_go(replays, monkeypatch):
+    """Addresses are reused by new code and new modules: lines and paths are those of the calls."""
+    x, index, source = data()
+
+    def use(i):
+        """Call a new function in a new module, three times; return their addresses."""
+        text = "\n" * i + "def use(x, index, source): return x.index_add(0, index, source)"
+        names = {}
+        exec(compile(text, "/program/file.py", "exec"), names)
+        kind = (First, Second)[i % 2]
+        module = kind()
+        function = names.pop("use")  # else it is in a cycle
+        for _ in range(3):
+            module(function, x, index, source)
+        return id(function.__code__), id(module)
+
+    def program():
+        return [use(i) for i in range(40)]
+
+    (_, in_python), (addresses, by_player) = both(monkeypatch, program)
+    assert all(len(set(of_one_kind)) < 40 for of_one_kind in zip(*addresses))
+    assert replays() >= 40
+    assert by_player == in_python
+    assert len(by_player) == 40
+    gc.collect()
+    known = native_frames._learned._references
+    assert not known.keys() & {address for pair in addresses for address in pair}
+
+
+def test_ever_new_shapes(replays, monkeypatch):
+    """The player's plans are bounded: it forgets them, learns again, and stays right."""
+    shapes = 100_000 if selection.PROFILE_NAME == "full" else 40
+    monkeypatch.setattr(native_calls, "_PLANS", shapes // 5)
+    with way(monkeypatch, 1) as mode:
+        for n in range(1, shapes + 1):
+            x, index, source = data(n)
+            bits = [added(x, index, source) for _ in range(4)]
+            assert same_bits(bits, bits[:1] * 4)
+            known = mode_knows(mode)
+            assert known <= shapes // 5
+    assert replays() > shapes
+    assert [row.count for row in mode.records] == [4 * shapes]
+
+
+def mode_knows(mode):
+    """The number of plans that the player has for a mode."""
+    return native_calls._PLANS - native_calls._taught[mode]._left["plans"]
+
+
+def growth(function, times):
+    """The kilobytes by which the process grows over calls of a function."""
+
+    def size():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+    for _ in range(2000):
+        function()
+    before = size()
+    for _ in range(times):
+        function()
+    return size() - before
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
+def test_calls_do_not_grow_memory(replays, monkeypatch):
+    """Neither the process nor an argument's references grow: 10^6 calls in the full profile."""
+    times = 1_000_000 if selection.PROFILE_NAME == "full" else 20_000
+    monkeypatch.setattr(host, "launch_blocks", lambda *_: None)
+    arguments = data()
+    uses = [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments]
+    with way(monkeypatch, 1) as mode:
+        assert growth(lambda: added(*arguments), times) < 4096
+    assert replays() >= times
+    assert [row.count for row in mode.records] == [times + 2000]
+    assert [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments] == uses
