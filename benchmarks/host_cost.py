@@ -27,6 +27,7 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
+from detmode.process.interface import PYTHON
 from detmode.rules import default_rules
 from detmode.sites.forward_memory import forward_memory
 
@@ -59,7 +60,7 @@ def _own(rounds: int, calls: int) -> dict[str, Spread]:
         return Handled(overload, args, {}, "cuda")
 
     call, decision = bound(), Decision("substitute", "it varies")
-    recorder = RowCounter(logging.getLogger("detmode"))
+    recorder = RowCounter(logging.getLogger("detmode"), PYTHON)
     forward_memory().find_site(call, recorder.paths)
     parts: dict[str, Callable[[], object]] = {
         "bind": bound,

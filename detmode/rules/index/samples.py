@@ -149,7 +149,7 @@ SAMPLES = Samples(
         _bench("graph_1m_edges_64", lambda m: add(m, [100_000, 64], 0, 1_000_000)),
         _bench(
             "embedding_50k_768",
-            lambda m: add(m, [30_522, 768], 0, 50_000, index=m.zipf(50_000, 30_522)),
+            lambda m: add(m, [30522, 768], 0, 50000, index=m.zipf(50000, 30522)),
         ),
         _adds(
             "recommender_2m_16",
