@@ -40,12 +40,9 @@ def apart(m: Maker) -> list[Any]:
 
 def masked(m: Maker, rows: int, columns: int) -> Arguments:
     """_unsafe_masked_index_put_accumulate, with indices out of range where the mask is False."""
-    return {
-        "self": m.normal(6, 5),
-        "mask": m.mask(rows, 1),
-        "indices": [m.integers(-9, 9, rows, 1), m.integers(0, 5, columns)],
-        "values": m.normal(rows, columns),
-    }
+    self, mask = m.normal(6, 5), m.mask(rows, 1)
+    indices = [m.integers(-9, 9, rows, 1), m.integers(0, 5, columns)]
+    return {"self": self, "mask": mask, "indices": indices, "values": m.normal(rows, columns)}
 
 
 def _assigned(
