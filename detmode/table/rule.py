@@ -51,7 +51,8 @@ class Refuse(Action):
     detmode's own words, so that switching detmode on does not raise where PyTorch would not; with
     ``strict=True`` it raises.
 
-    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> why = "its threads race"
+    >>> rule = detmode.Rule(op="my_extension::scatter", action=detmode.Refuse(), because=why)
     >>> print(rule.action)
     Refuse
     """
@@ -141,7 +142,7 @@ class Rule(Value):
     """One row: the calls of an operator that it matches, and the action for them.
 
     >>> rule = detmode.Rule(
-    ...     op="mine::scatter",
+    ...     op="my_extension::scatter",
     ...     when=detmode.conditions.on("cuda"),
     ...     action=detmode.Refuse(),
     ...     because="atomic additions of floats",

@@ -39,7 +39,8 @@ class RuleTable(Value):
     ``table + rules`` is a new table in which the added rules are tried first; there is no global
     registry.
 
-    >>> rule = detmode.Rule(op="mine::scatter", action=detmode.Refuse(), because="its threads race")
+    >>> why = "its threads race"
+    >>> rule = detmode.Rule(op="my_extension::scatter", action=detmode.Refuse(), because=why)
     >>> table = detmode.default_rules() + [rule]
     >>> with detmode.DeterministicMode(rules=table):
     ...     sums = torch.ones(3).cumsum(0)

@@ -1,39 +1,43 @@
 """Two versions in one process: each call is its version's own."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import new_against_old
 import pytest
-import torch
-from new_against_old import Version
-from timing import Clock
 
 import detmode
 from detmode.verify.cases import samples_of
+from tests.shared import ROOT
 
 
-@pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Version:
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
     """A copy of this version, with a kernel that is wrong."""
-    folder = tmp_path_factory.mktemp("old")
     package = Path(detmode.__file__).parent
-    shutil.copytree(package, folder / "detmode", ignore=shutil.ignore_patterns("__pycache__"))
-    kernels = folder / "detmode" / "cuda" / "rows" / "padding.cu"
+    shutil.copytree(package, tmp_path / "detmode", ignore=shutil.ignore_patterns("__pycache__"))
+    kernels = tmp_path / "detmode" / "cuda" / "rows" / "padding.cu"
     text = kernels.read_text(encoding="utf-8")
     assert "position, positions, group" in text
     kernels.write_text(text.replace("position, positions, group", "0, positions, group"))
-    return Version(folder)
+    return tmp_path
 
 
-def test_each_version_runs_its_own_kernels(old: Version, clock: Clock) -> None:
+def test_each_version_runs_its_own_kernels(old: Path, run_python: Callable[..., Any]) -> None:
     """A kernel that differs shows in the bits; one that does not, has the same."""
-    lines = [
-        new_against_old.line(samples_of(family).cases[0], torch.float32, clock, 2, old)
-        for family in ("replication_pad", "put")
-    ]
-    assert [cells[-1] for cells in lines] == ["differ", "same"]
-    assert float(lines[0][5]) > 0
+    # A process of its own: what two versions set in PyTorch stays.
+    options = ["--old", str(old), "--tests", "--rounds", "2"]
+    for family, bits in (("replication_pad", "differ"), ("put", "same")):
+        sample = next(case.name for case in samples_of(family).cases)
+        run = run_python(
+            str(ROOT / "benchmarks" / "new_against_old.py"),
+            *options, "--family", family, "--sample", sample,
+        )  # fmt: skip
+        lines = [line for line in run.stdout.splitlines() if f"  {sample}  " in line]
+        assert {line.split()[-1] for line in lines} == {bits}, run.stdout + run.stderr
+        assert run.returncode == (bits == "differ")
 
 
 def test_a_folder_without_a_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

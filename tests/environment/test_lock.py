@@ -58,6 +58,12 @@ def test_a_run_of_its_own_lock(locked: Path, run_command: Run) -> None:
     assert {path.name for path in locked.parent.iterdir()} == {"train.py", "detmode.lock"}
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No message of a command is wrapped."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
 def refused(found: subprocess.CompletedProcess[str], name: str, remedy: str) -> None:
     """A run that did not start, for one reason."""
     assert found.returncode == 1

@@ -132,8 +132,11 @@ def test_an_interrupted_kernel(kind: str) -> None:
 
 
 @needs_compiler
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``--timeout`` is a usage error's line, and Ctrl-C ends the command by its signal."""
+    monkeypatch.setenv("COLUMNS", "1000")
     program = tmp_path / "kernels.py"
     program.write_text(
         "import torch\nfrom pathlib import Path\n"
