@@ -111,7 +111,9 @@ def first() -> tuple[Stage, ...]:
         replace(
             graphs,
             jobs=by_pytest(
-                *("tests/gpu/test_graphs.py", "tests/gpu/test_streams.py", *CUDA), shares=MANY
+                *("tests/gpu/test_plans.py", "tests/gpu/test_graphs.py"),
+                *("tests/gpu/test_streams.py", *CUDA),
+                shares=MANY,
             ),
             minutes=2,
         ),
