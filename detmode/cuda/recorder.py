@@ -45,6 +45,9 @@ __all__ = ["form_of", "host_check", "recorder", "recording", "share_memory"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_of_compiled_code: Any = torch._C._dynamo.guards
+_empty: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
+
 _STEP = 512
 """Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
 _HOST_READS = frozenset(
@@ -230,7 +233,8 @@ class Recorder(TorchDispatchMode):
         if any(isinstance(value, Tensor) for value in values) or not _is_dense(form):
             return False
         if form.nbytes:
-            number = torch.full((1,), *(values or (0,)), dtype=form.dtype, device="cpu")
+            # Not torch.full: PyTorch's flag fills the memory of what it allocates first.
+            number = _empty((1,), (1,), form.dtype).fill_(*(values or (0,)))
             pattern = bytes(number.view(torch.uint8).tolist())
             self._note(Fill(self._place(target), form.nbytes, pattern))
         return True
