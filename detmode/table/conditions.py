@@ -78,6 +78,10 @@ class Condition(Value):
     Conditions with the same text are equal, so that duplicate rows can be found. The conditions of
     this module can be pickled, and so can others whose predicate is a module's function.
 
+    >>> from detmode.conditions import argument, on
+    >>> print(on("cuda") & argument("accumulate", True))
+    on('cuda') & argument('accumulate', True)
+
     Args:
         text: the text of the condition: the expression that creates it.
         holds: the predicate itself.

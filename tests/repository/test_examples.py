@@ -23,6 +23,8 @@ def documented() -> Iterator[tuple[str, Any]]:
             value = getattr(module, name)
             if callable(value) and value.__module__.startswith("detmode."):
                 yield name, value
+    yield "conditions", detmode.conditions.Condition
+    yield "doctor", detmode.doctor.findings
 
 
 @pytest.fixture

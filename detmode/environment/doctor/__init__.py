@@ -20,6 +20,10 @@ def findings() -> tuple[Finding, ...]:
     """Everything that is looked at, whether or not there is something to do; errors first.
 
     The settings are those of this moment: called in a program, those that the program made.
+
+    >>> from detmode.doctor import findings
+    >>> [finding.remedy for finding in findings() if finding.severity == "error"]
+    []
     """
     looks = (*software.LOOKS, *numerics.LOOKS, *processes.LOOKS, *distributed_runs.LOOKS)
     unsorted = (finding for look in looks for finding in look())
