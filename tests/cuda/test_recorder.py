@@ -25,7 +25,6 @@ from detmode.cuda import (
 from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import host_check, recorder, recording, share_memory
-from tests.cuda.test_device import Driver
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS
 
@@ -208,6 +207,9 @@ def test_the_driver_gets_the_launchers_numbers(
         empty = staticmethod(allocation._on_cpu)
 
     plan = record(steps, torch.ones(300))
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from tests.cuda.test_device import Driver
+
     driver = Driver(monkeypatch, tmp_path)
     driver.count = 4
     fills: list[tuple[int, ...]] = []
