@@ -12,7 +12,7 @@ from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from tests.shared.programs import in_another_thread, index_add, table_of
 
-CALLS = 200
+CALLS = 100
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 
@@ -25,7 +25,6 @@ def test_generated_code(mode, table, looking, monkeypatch):
     monkeypatch.setattr("detmode.sites.autograd_nodes._NOTES", 8)
     x = torch.ones(2, requires_grad=True)
     names = {"index": torch.tensor([0]), "source": torch.ones(1)}
-    entered = mode() if looking is None else looking(rules=table) if looking is Audit else Probe(1)
 
     def call():
         exec(SOURCE, names)
@@ -33,7 +32,8 @@ def test_generated_code(mode, table, looking, monkeypatch):
         return weakref.ref(names.pop("generated").__code__)
 
     def growth():
-        with entered:
+        observer = Audit(rules=table) if looking is Audit else Probe(1)
+        with observer if looking else mode():
             for _ in range(20):
                 call()
             tracemalloc.start()
