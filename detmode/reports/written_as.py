@@ -9,7 +9,18 @@ import torch
 
 from detmode.table.called_as import functions_of
 
+_CONVOLUTIONS = (
+    "F.conv*",
+    *(
+        f"{name}{dims}d"
+        for name in ("F.conv", "F.conv_transpose", "nn.Conv", "nn.ConvTranspose")
+        for dims in (1, 2, 3)
+    ),
+)
 _WRITTEN = {
+    "aten::_convolution": _CONVOLUTIONS,
+    "aten::convolution": _CONVOLUTIONS,
+    "aten::convolution_backward": _CONVOLUTIONS,
     "aten::_local_scalar_dense": ("Tensor.item",),
     "aten::_to_copy": ("Tensor.to",),
     "aten::lift_fresh": ("torch.tensor", "torch.as_tensor", "torch.from_numpy"),

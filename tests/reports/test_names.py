@@ -21,6 +21,8 @@ from detmode.sites.source_lines import source_of
         ("aten::index_add.default", "", "torch.index_add"),
         ("aten::scatter_add.default", "torch.gather(x, 0, i)", "torch.gather"),
         ("aten::convolution.default", "nn.Conv2d(1, 2, 3)(x)", "nn.Conv2d"),
+        ("aten::convolution.default", "y = torch.conv1d(x, w)", "F.conv1d"),
+        ("aten::convolution_backward.default", "y = self.encoder(x)", "F.conv*"),
         ("aten::_local_scalar_dense.default", "", "Tensor.item"),
         ("aten::lift_fresh.default", "torch.tensor(np.random.rand())", "torch.tensor"),
         ("aten::lift_fresh.default", "torch.from_numpy(noise)", "torch.from_numpy"),
