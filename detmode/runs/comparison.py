@@ -152,6 +152,9 @@ class Comparison(Shown):
             return EAGERLY
         if divergence.kind == "uninitialized":
             return INITIALIZE
+        if self.started:
+            names = " and ".join(name for name, *_ in self.started[:3])
+            return f"start both runs with the same {names}, and compare them again"
         overload = divergence.call.overload
         if divergence.kind not in BY_ITSELF:
             return "compare what the runs began with; `detmode doctor` lists what can differ"

@@ -97,6 +97,7 @@ def test_in_what_the_runs_were_started_differently(
     assert threads == ("torch.get_num_threads()", "1", "3")
     assert (arguments[0], arguments[2]) == ("arguments", "train.py --name 'two words'")
     assert "started with different torch.get_num_threads(): 1, and 3" in str(comparison)
+    assert "the same torch.get_num_threads() and arguments, and compare" in comparison.next_step
     assert "started with different torch.get_num_threads(): 1, and 3." in comparison.to_html()
     assert json.loads(comparison.to_json())["started"]["torch.get_num_threads()"] == ["1", "3"]
 
