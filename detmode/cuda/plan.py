@@ -64,16 +64,6 @@ class Form(NamedTuple):
         last = sum((size - 1) * stride for size, stride in zip(self.sizes, self.strides))
         return (last + 1) * self.dtype.itemsize
 
-    @property
-    def is_contiguous(self) -> bool:
-        """True if the elements lie one behind the other, in the order of their indices."""
-        expected = 1
-        for size, stride in zip(self.sizes[::-1], self.strides[::-1]):
-            if size != 1 and stride != expected:
-                return False
-            expected *= size
-        return True
-
 
 class View(NamedTuple):
     """Memory that is looked at as a tensor."""

@@ -38,7 +38,7 @@ from detmode.cuda.plan import (
 from detmode.process.arguments import tensors_in
 from detmode.process.torch_settings import deterministic_flag
 
-__all__ = ["WRITERS", "OnGpu", "calls_aten", "player"]
+__all__ = ["WRITERS", "OnGpu", "calls_aten", "player", "view_of"]
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes in which patterns of so many bytes are written."""
@@ -184,7 +184,7 @@ class _Writer:
             return f"{self.name(self.empty)}({', '.join(map(self.name, form[1:] + form[:1]))})"
         if not byte and form == self._forms[slot]:
             return f"t{slot}"
-        return f"{self.name(_view)}(t{slot}, {self.name(byte)}, {self.name(form)})"
+        return f"{self.name(view_of)}(t{slot}, {self.name(byte)}, {self.name(form)})"
 
     def value(self, value: Any) -> str:
         """Return an argument, in which views stand for tensors."""
@@ -291,7 +291,7 @@ def _without_flag(func: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: deterministic_flag(False).around(func, *args, **kwargs)
 
 
-def _view(memory: Tensor, byte: int, form: Form) -> Tensor:
+def view_of(memory: Tensor, byte: int, form: Form) -> Tensor:
     """Look at memory as a tensor, a number of bytes behind its first element."""
     last = sum((size - 1) * stride for size, stride in zip(memory.shape, memory.stride()))
     # As many as make up whole elements of the other dtype.

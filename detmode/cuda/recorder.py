@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from detmode.cuda.plan import (
     CONSTANT,
@@ -418,23 +418,19 @@ def _is_dense(form: Form) -> bool:
     return True
 
 
-def _moved(value: Any, places: Mapping[int, Pointer]) -> Any:
-    """Return a step, or a part of one, with the places to which slots are moved."""
-    if isinstance(value, Pointer):
-        slot, byte = places[value.slot]
-        return Pointer(slot, byte + value.byte)
-    if isinstance(value, dict):
-        return {name: _moved(part, places) for name, part in value.items()}
-    if not isinstance(value, (tuple, list)) or isinstance(value, (Form, torch.Size)):
-        return value
-    parts = [_moved(part, places) for part in value]
-    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+def _moved(step: Step, places: Mapping[int, Pointer]) -> Step:
+    """Return a step with the places to which slots are moved."""
+
+    def moved(pointer: Pointer) -> Pointer:
+        slot, byte = places[pointer.slot]
+        return Pointer(slot, byte + pointer.byte)
+
+    return cast("Step", tree_map_only(Pointer, moved, step, is_leaf=_is_pointer))
 
 
-def _places_in(value: Any) -> Iterator[Pointer]:
-    """Return the places in a step, or in a part of one."""
-    if isinstance(value, Pointer):
-        yield value
-    elif isinstance(value, (tuple, list, dict)) and not isinstance(value, Form):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _places_in(part)
+def _places_in(step: Step) -> list[Pointer]:
+    return [part for part in tree_leaves(step, is_leaf=_is_pointer) if _is_pointer(part)]
+
+
+def _is_pointer(value: Any) -> bool:
+    return isinstance(value, Pointer)

@@ -18,8 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import cuda
+from detmode.cuda import native
 from detmode.environment.known import Value
-from detmode.mode import listed, messages, native_calls
+from detmode.mode import listed, messages
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
@@ -41,6 +42,7 @@ from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
+from detmode.sites.native_memory import process
 from detmode.table.names import K, Overrides
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable, resolve
@@ -246,8 +248,10 @@ class DeterministicMode(BaseMode):
         """Return a new level, for one entering in this thread."""
         plain, rechecked = self._levels
         if not self._recheck:
-            if self.intercepts_listed and plain is Level:
-                return native_calls.level_for(self)
+            if self.intercepts_listed and plain is Level and native.is_wanted():
+                from detmode.mode.native_calls import level_for  # off by default
+
+                return level_for(self)
             return plain(self)
         if self.intercepts_listed:
             rechecked = RecheckedListedLevel
@@ -319,7 +323,8 @@ class DeterministicMode(BaseMode):
 
     def report(self) -> Report:
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
-        native_calls.count_calls()
+        if process.native_memory is not None:
+            process.native_memory.count_calls()
         head: dict[str, Any] = {"interface": self.interface.name}
         if self._failure is not None:
             head["failure"] = self._failure

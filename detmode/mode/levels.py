@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.interception import Interception
+from detmode.mode.listed_operators import Place
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import carried, carry
 from detmode.process.threads import Follower, follow_threads
@@ -67,6 +68,20 @@ class Level(Interception):
         off = functools.partial(take_off, self, [])
         undo.note(functools.partial(undo.run_in_thread, off))
         TorchDispatchMode.__enter__(self)
+
+    def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
+        """Put kernels above those of listed operators.
+
+        Args:
+            places: of the operators.
+            undo: gets what takes each away, before it is there.
+        """
+
+    def act_alone(self, is_alone: bool) -> None:
+        """Note whether this block is the one that lists and is open, in all threads."""
+
+    def end_block(self) -> None:
+        """Note that the block, which lists, has ended."""
 
     def elsewhere(self, memory: ForwardMemory) -> Level:
         """Return the level as it acts in a thread that has not entered the mode.

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from detmode.mode import changed_settings, messages, native_calls
+from detmode.mode import changed_settings, messages
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.handled import Handled
 from detmode.mode.interception import warn_at
@@ -99,7 +99,7 @@ class _Batch:
         places: theirs.
         libraries: the owners of the registrations, by namespace.
         is_complete: false if an interrupt struck while they were registered.
-        native: the numbers of the player's kernels above them.
+        undo: takes away the kernels above them, which a level has put there.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class _Batch:
         # PyTorch's own objects: those of torch.library take as long again for each kernel.
         self.libraries: dict[str, Any] = {}
         self.is_complete = False
-        self.native: list[int] = []
+        self.undo: list[Callable[[], object]] = []
 
     def register(self, places: Places, level: Level) -> None:
         """Register a kernel at each place, for the level that needs them first."""
@@ -120,12 +120,13 @@ class _Batch:
                 )
             self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
         self.places = {place.label: place for place in places}
-        native_calls.register(level, places, self.native)
+        level.register_above(places, self.undo)
         self.is_complete = True
 
     def destroy(self) -> None:
         """Give the operators their own kernels back."""
-        native_calls.unregister(self.native)
+        for undo in self.undo:
+            undo()
         for library in self.libraries.values():
             library.reset()
 
@@ -169,7 +170,7 @@ def _enter(level: Level) -> None:
             # PyTorch warns, once in a process, that kernels are overridden.
             warnings.filterwarnings("ignore", "Warning only once for all operators")
             batch.register(missing, level)
-    native_calls.follow(_levels)
+    _follow()
 
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
@@ -181,14 +182,20 @@ def _choices(mode: BaseMode) -> tuple[Any, ...]:
 def _leave(level: Level) -> None:
     if level in _levels:
         _levels.remove(level)
-    native_calls.end(level)
-    native_calls.follow(_levels)
+    level.end_block()
+    _follow()
     level.kernels.clear()
     changed_settings.unwatch(level)
     for batch in list(_batches):
         if not _levels or not batch.is_complete:
             batch.destroy()
             _batches.remove(batch)
+
+
+def _follow() -> None:
+    """Tell the open levels whether they are alone."""
+    for level in _levels:
+        level.act_alone(len(_levels) == 1)
 
 
 def _tell(mode: BaseMode, value: str, site: Site) -> None:

@@ -20,7 +20,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -34,11 +34,12 @@ from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.overload_info import OverloadInfo
+from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
 from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Lock
-from detmode.sites.elsewhere import process
+from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
 from detmode.table.rule import Substitute
 from detmode.table.variants import variant_of
@@ -80,8 +81,6 @@ _ops: dict[str, int] = {}
 """The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
-refusals: Bounded[tuple[str, str], int] = Bounded(1 << 10)
-"""The number of keys of an operator that have no plan, by the operator and the reason."""
 
 
 class NativeLevel(Level):
@@ -107,6 +106,23 @@ class NativeLevel(Level):
             overload = copy.copy(overload)
             overload.plans = None
         return super().intercept(overload, args, kwargs, traced, site)
+
+    def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
+        """Put the player's kernels above those at places."""
+        for place in places:
+            number = _op(self, place)
+            if number >= 0:
+                undo.append(functools.partial(self.player.dm_unregister, number))
+                self.player.dm_register(number)
+
+    def act_alone(self, is_alone: bool) -> None:
+        """Have the player act for this block while it is the one that is open."""
+        self.taught.activate(is_alone)
+
+    def end_block(self) -> None:
+        """End what the player does for the block, and count what it has done."""
+        self.taught.activate(False)
+        count_calls()
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
@@ -169,8 +185,8 @@ class _Taught:
         if not wanted:
             return run()
         row = self._rows.setdefault((call.row, decision), len(self._rows))
-        if wanted == 2 and not _is_capturing(call):
-            with recording(call.tensors, _written(call)) as recorder:
+        if wanted == 2 and not is_captured(call.tensors):
+            with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
             self._add_plan(call, recorder.plan(result), recorder.problem, row)
         else:
@@ -185,8 +201,7 @@ class _Taught:
         if plan is not None and plan.device == call.launches_on:
             words = plan.words(functools.partial(self._number_of, call))
         if words is None:
-            reason = call.name, problem or "it calls an operator that allocates"
-            refusals.keep(reason, refusals.get(reason, 0) + 1)
+            refuse(call, problem or "it calls an operator that allocates")
             words = [_NEVER]
         self._left["plans"] -= 1
         packed = (ctypes.c_int64 * len(words))(*words)
@@ -229,26 +244,13 @@ def _number_for(entry: _Entry) -> int:
     return number
 
 
-def _is_capturing(call: Handled) -> bool:
-    """Return whether a CUDA graph is captured, in which nothing is recorded."""
-    return call.launches_on == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _written(call: Handled) -> list[int]:
-    """Return the positions of the tensors that a call writes to."""
-    if call.overload.variant != "inplace":
-        return []
-    target = call.arguments["self"]
-    return [position for position, tensor in enumerate(call.tensors) if tensor is target]
-
-
 # The log
 
 
 def count_calls() -> None:
     """Count the calls that the player has made since."""
-    if isinstance(process.elsewhere, _Elsewhere):
-        _lock.run(_count, process.elsewhere.player)
+    if process.native_memory is not None:
+        process.native_memory.count_calls()
 
 
 def _count(player: native.Player) -> None:
@@ -264,7 +266,7 @@ _counter_of = operator.attrgetter("counter")
 # Blocks
 
 
-class _Elsewhere:
+class _Memory:
     """The player, as a thread's memory of forward calls knows it."""
 
     def __init__(self, player: native.Player) -> None:
@@ -287,16 +289,20 @@ class _Elsewhere:
         """Let Python make all calls, which looks at the regions."""
         self.player.dm_activate(None)
 
+    def count_calls(self) -> None:
+        """Count the calls that the player has made since."""
+        _lock.run(_count, self.player)
+
 
 _taught: weakref.WeakKeyDictionary[BaseMode, _Taught] = weakref.WeakKeyDictionary()
 
 
 def level_for(mode: BaseMode) -> Level:
     """Return a level of a mode that lists: with the player, where it is built and may act."""
-    player = native.player() if native.is_wanted() else None
+    player = native.player()
     if player is None or mode.overrides or not mode.policy.substitute:
         return Level(mode)
-    if process.elsewhere is None:
+    if process.native_memory is None:
         _attach(player)
     taught = _taught.get(mode)
     if taught is None:
@@ -308,24 +314,13 @@ def level_for(mode: BaseMode) -> Level:
 
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
-    process.elsewhere = _Elsewhere(player)
+    process.native_memory = _Memory(player)
     player.dm_host_step(host_steps.make)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 
 
 _numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
-
-
-def register(level: Level, places: Iterable[Place], numbers: list[int]) -> None:
-    """Put the player's kernels above those at places, and note their numbers."""
-    if not isinstance(level, NativeLevel):
-        return
-    for place in places:
-        number = _op(level, place)
-        if number >= 0:
-            numbers.append(number)
-            level.player.dm_register(number)
 
 
 def _op(level: NativeLevel, place: Place) -> int:
@@ -347,24 +342,3 @@ def _op(level: NativeLevel, place: Place) -> int:
         if number >= 0:
             _numbers_of_ops[place.func, _KEYS[place.key]] = number
     return _ops[place.label]
-
-
-def unregister(numbers: Iterable[int]) -> None:
-    """Take the player's kernels away."""
-    for number in numbers:
-        assert isinstance(process.elsewhere, _Elsewhere)
-        process.elsewhere.player.dm_unregister(number)
-
-
-def follow(levels: Sequence[Level]) -> None:
-    """Have the player act for the one open block, if it may."""
-    for level in levels:
-        if isinstance(level, NativeLevel):
-            level.taught.activate(len(levels) == 1)
-
-
-def end(level: Level) -> None:
-    """End what the player does for a block, and count what it has done."""
-    if isinstance(level, NativeLevel):
-        level.taught.activate(False)
-        count_calls()

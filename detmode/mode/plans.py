@@ -163,19 +163,19 @@ class Plans:
             or len(variants) == _VARIANTS
             or any(variant.match(call.args, call.kwargs) for variant in variants)
             or _is_watched()
-            or _is_captured(call.tensors)
+            or is_captured(call.tensors)
         ):
             return run_validated(call)
         if problem := _problem_of(call.tensors):
-            _refuse(call, problem)
+            refuse(call, problem)
             if problem == _SPARSE:
                 self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
             return run_validated(call)
-        with recording(call.tensors, _written_by(call)) as recorder:
+        with recording(call.tensors, written_by(call)) as recorder:
             result = run_validated(call)
         plan = recorder.plan(result)
         if recorder.problem is not None:
-            _refuse(call, recorder.problem)
+            refuse(call, recorder.problem)
         # Others may be reading the tuple.
         self._variants.keep(form, (*variants, _variant(call, plan)))
         return result
@@ -253,7 +253,8 @@ def _place_of(
     return call.name, call.site
 
 
-def _refuse(call: Handled, problem: str) -> None:
+def refuse(call: Handled, problem: str) -> None:
+    """Count a call that has no plan, and log the first one for its reason."""
     _refusals[call.name, problem] += 1
     if _refusals[call.name, problem] == 1:
         _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
@@ -266,7 +267,7 @@ def _is_watched() -> bool:
     return not is_flag_on()
 
 
-def _is_captured(tensors: Sequence[Tensor]) -> bool:
+def is_captured(tensors: Sequence[Tensor]) -> bool:
     """Return whether a CUDA graph captures what is done with tensors."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
 
@@ -286,7 +287,7 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
     return None
 
 
-def _written_by(call: Handled) -> list[int]:
+def written_by(call: Handled) -> list[int]:
     """Return the positions of the tensors that a call writes to."""
     names = call.signature.out_names or ("self",) * (call.overload.variant == "inplace")
     written = [id(call.arguments[name]) for name in names]

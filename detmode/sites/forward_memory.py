@@ -23,7 +23,6 @@ from torch import Tensor
 from detmode.process.undo import Undo
 from detmode.sites.autograd_nodes import COPY_SLICES, ByNode, may_be_made_by, nodes_around
 from detmode.sites.cells import place_in
-from detmode.sites.elsewhere import process
 from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import (
     backward_site,
@@ -33,6 +32,7 @@ from detmode.sites.lines import (
     site_of,
 )
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.native_memory import process
 from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Note, Site
 from detmode.table.names import matches
@@ -103,8 +103,8 @@ class ForwardMemory:
         region = Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = process.had_regions = True
-        if process.elsewhere is not None:
-            process.elsewhere.region_opened()
+        if process.native_memory is not None:
+            process.native_memory.region_opened()
         self._active.append(region)
 
     def _close(self, region: Region) -> None:
@@ -122,8 +122,8 @@ class ForwardMemory:
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
         name, notes = node.name(), self._notes.of(node)
-        if not notes and process.elsewhere is not None:
-            notes = process.elsewhere.noted()
+        if not notes and process.native_memory is not None:
+            notes = process.native_memory.noted()
         if name.endswith(COPY_SLICES):
             return notes
         return [note for note in notes if may_be_made_by(note.names[0], name)]
@@ -219,7 +219,7 @@ class ForwardMemory:
             ]
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
-        if process.elsewhere is None or process.elsewhere.note(number, note):
+        if process.native_memory is None or process.native_memory.note(number, note):
             self._notes.mine.keep(number, note)
 
     def begin_observing(self) -> None:

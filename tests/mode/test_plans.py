@@ -382,7 +382,7 @@ def test_tracers_get_no_plan(played: Played) -> None:
 
 def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
     """A call that a CUDA graph captures is never recorded; one behind the capture is."""
-    with patch.object(plans, "_is_captured", lambda tensors: True), simulated():
+    with patch.object(plans, "is_captured", lambda tensors: True), simulated():
         for _ in range(4):
             added(*example())
     assert played.count == 0

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from detmode.cuda import host
-from detmode.cuda.plan import Check, Launch, View
+from detmode.cuda.allocation import on_cpu
+from detmode.cuda.plan import CONSTANT, Check, Launch, View
+from detmode.cuda.python_player import view_of
 from detmode.process.bounded import Bounded
 from detmode.process.dispatch import own_calls
 
@@ -36,7 +39,11 @@ def make(number: int, slots: Sequence[torch.Tensor]) -> None:
 
 def _make_on_host(step: Launch | Check, slots: Sequence[torch.Tensor]) -> None:
     """Make a launch by the host runner, or a check of values."""
-    tensors = functools.partial(_as_tensors, slots)
+
+    def tensors(value: Any) -> Any:
+        at = functools.partial(_tensor_at, slots)
+        return tree_map_only(View, at, value, is_leaf=lambda part: isinstance(part, View))
+
     if isinstance(step, Check):
         step.function(*tensors(step.args), **tensors(step.kwargs))
         return
@@ -44,25 +51,8 @@ def _make_on_host(step: Launch | Check, slots: Sequence[torch.Tensor]) -> None:
     host.launch_blocks(step.source, step.entry, step.grid, step.block, bound, step.shared)
 
 
-def _as_tensors(slots: Sequence[torch.Tensor], value: Any) -> Any:
-    """Return a value with tensors in the place of views of slots."""
-    if isinstance(value, View):
-        return _tensor_at(slots, value)
-    if isinstance(value, dict):
-        return {name: _as_tensors(slots, part) for name, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [_as_tensors(slots, part) for part in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*parts)
-        return value if type(value) is torch.Size else type(value)(parts)
-    return value
-
-
 def _tensor_at(slots: Sequence[torch.Tensor], view: View) -> torch.Tensor:
-    (slot, byte), (dtype, sizes, strides) = view
-    if slot < 0:
-        return torch.empty_strided(sizes, strides, dtype=dtype, device="cpu")
-    whole = slots[slot]
-    start = whole.storage_offset() * whole.itemsize + byte
-    tensor = torch.empty(0, dtype=dtype, device="cpu")
-    return tensor.set_(whole.untyped_storage(), start // dtype.itemsize, sizes, strides)
+    (slot, byte), form = view
+    if slot == CONSTANT:
+        return on_cpu(form.sizes, form.strides, form.dtype)
+    return view_of(slots[slot], byte, form)

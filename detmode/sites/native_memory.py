@@ -7,8 +7,8 @@ from typing import Protocol
 from detmode.table.call_site import Note
 
 
-class Elsewhere(Protocol):
-    """A player in C++, which makes calls, and notes forward calls for their backward."""
+class NativeMemory(Protocol):
+    """The memory of a player in C++, which makes calls and notes them for their backward."""
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node.
@@ -24,16 +24,19 @@ class Elsewhere(Protocol):
     def region_opened(self) -> None:
         """Let Python make all calls, which looks at the regions."""
 
+    def count_calls(self) -> None:
+        """Count the calls that the player has made since."""
+
 
 class _Process:
     """The state of all threads.
 
     Attributes:
-        elsewhere: the player in C++; ``None`` if there is none.
+        native_memory: that of the player in C++; ``None`` if there is none.
         had_regions: true once any thread has entered an allow region.
     """
 
-    elsewhere: Elsewhere | None = None
+    native_memory: NativeMemory | None = None
     had_regions = False
 
 
