@@ -366,9 +366,9 @@ STAGES = (
     ),
     Stage(
         "surroundings",
-        "graphs, streams, memory, threads, compiled code; the check of bits can fail",
+        "plans, graphs, streams, memory, threads, compiled code; the check of bits can fail",
         by_pytest(
-            *("tests/gpu/test_graphs.py", "tests/gpu/test_streams.py"),
+            *("tests/gpu/test_plans.py", "tests/gpu/test_graphs.py", "tests/gpu/test_streams.py"),
             *("tests/gpu/test_backward.py", "tests/gpu/test_negative_control.py"),
             *("tests/gpu/test_compiled.py", "tests/mode/test_torch_native.py", *CUDA),
             shares=MANY,

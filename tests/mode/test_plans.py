@@ -394,8 +394,8 @@ def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
     for capturing in (False, True):
         state = {"return_value": capturing}
         with patch.object(torch.cuda, "is_current_stream_capturing", **state):
-            assert plans._is_captured(on_gpu) is capturing
-            assert not plans._is_captured([torch.zeros(1)])
+            assert plans.is_captured(on_gpu) is capturing
+            assert not plans.is_captured([torch.zeros(1)])
 
 
 # Threads, forks, interrupts, memory

@@ -67,6 +67,17 @@ def test_pictures():
     assert sum(files.values()) < 1_000_000
 
 
+def test_variables():
+    """The page of environment variables has each that a user of detmode may set."""
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "detmode").rglob("*.py"))
+    named = {name for text in sources for name in re.findall(r"['\"](DETMODE_[A-Z_]+)['\"]", text)}
+    page = (ROOT / "docs" / "environment-variables.md").read_text(encoding="utf-8")
+    # Those of the host runner's builds are for developers.
+    users = {name for name in named if not name.startswith("DETMODE_HOST_")}
+    assert len(users) > 3
+    assert users == {name for name in users if f"| `{name}` |" in page}
+
+
 def test_interface():
     """The summary of the Python interface has every public name of the package."""
     page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
