@@ -391,7 +391,8 @@ def test_no_test_of_a_gpu_is_forgotten() -> None:
     """Every file with tests that need a GPU is in a stage."""
     words = {word for stage in STAGES for job in stage.jobs for word in job.command}
     tests = gpu_day.ROOT / "tests"
-    mark = re.compile(r"pytest\.mark\.cuda\b")
+    # On tests, or on what several files parametrize theirs with.
+    mark = re.compile(r"pytest\.mark\.cuda\b|gpu_calls import .*\bDEVICES\b")
     files = {
         str(path.relative_to(gpu_day.ROOT))
         for path in tests.rglob("test_*.py")
