@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda import (
     allocation,
@@ -25,6 +26,7 @@ from detmode.cuda import (
 from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import host_check, recorder, recording, share_memory
+from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS
 
@@ -66,6 +68,32 @@ def test_temporaries_are_one_allocation() -> None:
     assert (plan.results, plan.is_tuple) == ((2, None, 3), True)
     first, nothing, second = play(plan, torch.full((200,), 3.0))
     assert (first.tolist(), nothing, second.tolist()) == ([12.0] * 200, None, [0.0] * 3)
+
+
+def test_operators_are_called_under_the_same_flag() -> None:
+    """A launcher may turn PyTorch's flag off around an operator, and then a player does."""
+    flags: list[bool] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.ops.aten.sort.default:
+                flags.append(torch.are_deterministic_algorithms_enabled())
+            return func(*args, **(kwargs or {}))
+
+    def sorted_twice(x: Tensor) -> Tensor:
+        values, _ = deterministic_flag(False).around(torch.sort, x)
+        return torch.sort(values)[0]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        plan = record(sorted_twice, torch.tensor([2.0, 1.0]))
+        with Noting():
+            assert play(plan, torch.tensor([4.0, 3.0])).tolist() == [3.0, 4.0]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert flags == [False, True]
 
 
 def test_copies_and_fills() -> None:

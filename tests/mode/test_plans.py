@@ -18,17 +18,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
-from detmode import DeterministicMode, Substitute
+from detmode import DeterministicMode, Refuse, RuleTable, Substitute, default_rules
 from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.mode import base_mode, plans
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
 from detmode.sites.observers import Observer
-from detmode.table.conditions import on
+from detmode.table.conditions import on, requires_grad
 from detmode.verify.cases import Case, call, cases
 from tests.shared import needs
-from tests.shared.programs import table_of
+from tests.shared.programs import rule, table_of
 from tests.shared.selection import (
     PROFILE,
     Group,
@@ -242,8 +242,14 @@ def test_inputs_that_share_memory(played: Played) -> None:
             x.clone().index_add_(0, index, source)
         assert played.count > 0
         both = torch.zeros(12, 3)
-        with pytest.raises(RuntimeError, match="some elements of the input tensor and the written"):
-            both[:5].index_add_(0, index, both[3:10])
+        # Both begin at multiples of 16, as what the plan was recorded with.
+        words = "some elements of the input tensor and the written"
+        with pytest.raises(RuntimeError, match=words):
+            both[:5].index_add_(0, index, both[4:11])
+        for _ in range(4):
+            added(x, index, source, out=torch.empty(5, 3))
+        with pytest.raises(RuntimeError, match=words):
+            added(x, index, both[4:11], out=both[:5])
         for _ in range(3):
             assert same_bits(both[:5].index_add_(0, index, both[5:]), torch.zeros(5, 3))
         for _ in range(4):
@@ -281,6 +287,51 @@ def test_out_is_written_and_returned(played: Played) -> None:
         with pytest.warns(UserWarning, match="resized"):
             out = added(x, index, source, out=torch.ones(1))
     assert same_bits(out, wanted)
+
+
+def test_equal_numbers_are_not_one_form(played: Played) -> None:
+    """0.0 and -0.0 are equal, and what is added with them is not."""
+    _, index, source = example()
+
+    def sums(alpha: float) -> Tensor:
+        return added(torch.full((5, 3), -0.0), index, source.abs(), alpha=alpha)
+
+    for alpha in (0.0, -0.0):
+        wanted = expected(lambda alpha=alpha: sums(alpha))
+        with simulated():
+            for _ in range(4):
+                assert same_bits(sums(alpha), wanted)
+    assert played.count == 4
+
+
+def test_a_plan_is_for_one_alignment(played: Played) -> None:
+    """A launcher may have chosen wide loads, which memory at other addresses does not allow."""
+    x, index, source = example()
+    shifted = torch.cat([torch.zeros(1), source.flatten()])[1:].view(7, 3)
+    assert (source.data_ptr() % 16, shifted.data_ptr() % 16) == (0, 4)
+    with simulated():
+        for memory in (source, shifted):
+            count = played.count
+            for calls in range(4):
+                added(x, index, memory)
+                # The first call of a form is remembered without its alignment.
+                assert played.count == count + max(calls - (memory is source), 0)
+
+
+def test_a_plan_is_for_one_mode_of_gradients() -> None:
+    """Where a row asks for gradients, calls without them are not made by its plan."""
+    launcher = default_rules().get(torch.ops.aten.index_add.default)[0].rule.action
+    rules = [
+        rule("aten::index_add", launcher, when=on("cuda") & requires_grad("self")),
+        rule("aten::index_add", Refuse(), because="it has no gradients"),
+    ]
+    x, index, source = example()
+    x.requires_grad_()
+    with simulated(rules=RuleTable(rules)):
+        for _ in range(4):
+            added(x, index, source)
+        with torch.no_grad(), pytest.warns(detmode.DeterminismWarning, match="no gradients"):
+            added(x, index, source)
 
 
 # Who looks more closely
