@@ -326,4 +326,16 @@ UNSEEN = (
     ),
 )
 
-KEPT = (*RACES, *ORDERS, *UNDONE, *FILES, *COMPILED, *SITES, *RANKS, *UNSEEN)
+# What a plan of a call holds for, and what its player must do as the launcher did.
+PLANS = (
+    *_seen_by(
+        "test_plans.py",
+        ("forms.py", "_part_of_form", 'f"repr({value})"', "value"),
+        ("forms.py", "Matcher._differences", "source != target", "False"),
+        ("forms.py", "Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
+        ("forms.py", "Matcher._guard", "() is {is_enabled()}", "() is not None"),
+        ("plans.py", "written_by", "call.signature.out_names or ", ""),
+    ),
+)
+
+KEPT = (*RACES, *ORDERS, *UNDONE, *FILES, *COMPILED, *SITES, *RANKS, *UNSEEN, *PLANS)
