@@ -28,7 +28,7 @@ from detmode.sites.observers import Observer
 from detmode.table.conditions import on, requires_grad
 from detmode.verify.cases import Case, call, cases
 from tests.shared import needs
-from tests.shared.programs import rule, table_of
+from tests.shared.programs import rule
 from tests.shared.selection import (
     PROFILE,
     Group,
@@ -98,6 +98,11 @@ def simulated(**options: Any) -> DeterministicMode:
 def added(x: Tensor, index: Tensor, source: Tensor, **options: Any) -> Tensor:
     """A substituted call; all of these are made from one line."""
     return torch.index_add(x, 0, index, source, **options)
+
+
+def launcher_of_index_add() -> Any:
+    """The action of detmode's own first row."""
+    return default_rules().get(torch.ops.aten.index_add.default)[0].rule.action
 
 
 def example(seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -320,9 +325,8 @@ def test_a_plan_is_for_one_alignment(played: Played) -> None:
 
 def test_a_plan_is_for_one_mode_of_gradients() -> None:
     """Where a row asks for gradients, calls without them are not made by its plan."""
-    launcher = default_rules().get(torch.ops.aten.index_add.default)[0].rule.action
     rules = [
-        rule("aten::index_add", launcher, when=on("cuda") & requires_grad("self")),
+        rule("aten::index_add", launcher_of_index_add(), when=on("cuda") & requires_grad("self")),
         rule("aten::index_add", Refuse(), because="it has no gradients"),
     ]
     x, index, source = example()
@@ -535,7 +539,10 @@ def test_variants_of_a_form_are_bounded(played: Played) -> None:
 
 
 def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
-    """A function that a program gives as a substitute may do anything: it gets no plan."""
+    """A function that a program gives as a substitute may do anything: it gets no plan.
+
+    Nor do the other rows of its operator, with detmode's own launcher.
+    """
     calls = []
 
     def substitute(
@@ -544,7 +551,11 @@ def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
         calls.append(dim)
         return self.clone()
 
-    with simulated(rules=table_of("aten::index_add", Substitute(substitute), when=on("cuda"))):
+    rules = [
+        rule("aten::index_add", Substitute(substitute), when=on("cuda")),
+        rule("aten::index_add", launcher_of_index_add()),
+    ]
+    with simulated(rules=RuleTable(rules)):
         for _ in range(5):
             added(*example())
     assert len(calls) == 5
