@@ -324,7 +324,7 @@ def test_a_plan_is_for_one_alignment(played: Played) -> None:
 
 
 def test_a_plan_is_for_one_mode_of_gradients() -> None:
-    """Where a row asks for gradients, calls without them are not made by its plan."""
+    """A plan is not replayed for calls without gradients where a row asks for gradients."""
     rules = [
         rule("aten::index_add", launcher_of_index_add(), when=on("cuda") & requires_grad("self")),
         rule("aten::index_add", Refuse(), because="it has no gradients"),
