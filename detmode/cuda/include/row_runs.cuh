@@ -97,7 +97,7 @@ struct neighbours {
 template <typename T>
 static __device__ __forceinline__ T* column_of(T* tensor, int64_t column, int64_t rows,
                                                int64_t inner) {
-  int64_t outer = quick_div(column, inner);
+  int64_t outer = column < inner ? 0 : quick_div(column, inner);
   return tensor + outer * rows * inner + (column - outer * inner);
 }
 
@@ -157,9 +157,8 @@ struct keyed_rows {
   row_store<row_t, width, key_t> out;
   row_carries<value_t> carries;
   __device__ __forceinline__ key_t key(int64_t row) const { return keys[row]; }
-  template <typename Loaded>
-  __device__ __forceinline__ void store(key_t key, const value_t& runs, const Loaded&,
-                                        int64_t first, int64_t end) const {
+  __device__ __forceinline__ void store(key_t key, const value_t& runs, int64_t first,
+                                        int64_t end) const {
     out.put(key, runs, out.counted == nullptr ? 0 : end - first, out.initial(key));
   }
   __device__ __forceinline__ void carry(int64_t slot, key_t, const value_t& runs) const {

@@ -29,8 +29,10 @@ from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
 from detmode.cuda.strips import Strips
 
-THREADS = 256
+THREADS = 512
 """Of a block that reduces carries."""
+MOST_OWNED = PIECE**2
+"""Carries of a column up to which a block goes on through all of their levels by itself."""
 TURNS = 16
 """Elements of a thread at most."""
 MOST = 2**18
@@ -297,10 +299,11 @@ def reduce_carries(
     """
     groups, pieces, level = shape.outer * shape.inner // width, pieces_of(shape.rows), 0
     while pieces > 1:
-        pieces, level = pieces_of(2 * pieces), level + 1
-        # Few pieces of a few columns are a block's, which goes on through all levels by itself.
-        owned = THREADS // pieces if pieces <= PIECE else 0
-        blocks = -(-groups // owned) if owned else -(-pieces * groups // THREADS)
+        slots, pieces, level = 2 * pieces, pieces_of(2 * pieces), level + 1
+        # A thread takes the carries at a border of pieces, or at an end.
+        borders = slots // 2 + 1
+        owned = max(THREADS // borders, 1) if slots <= MOST_OWNED else 0
+        blocks = -(-groups // owned) if owned else -(-borders * groups // THREADS)
         launch_blocks(
             SORTED, f"sorted_carries<{types}>", blocks, THREADS,
             keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import bytes_of_sum, host
-from detmode.cuda.rows import assign, sort
+from detmode.cuda.rows import assign, sort, sums
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
@@ -268,11 +268,18 @@ def test_positions_of_any_width_are_alike(name: str) -> None:
     assert same_bits(*found)
 
 
-@pytest.mark.parametrize("move_rows", [add_rows, multiply_rows])
-def test_levels_of_carries_wait_for_one_another(move_rows: Callable[..., None]) -> None:
-    """A block that goes on from level to level reads nothing that is not yet written."""
-    with host.check_races():
-        many(torch.float32, 2, 3).run(move_rows, Way.SORTED)
+@pytest.mark.parametrize("name", ["sum", "mean", "product"])
+def test_levels_of_carries(name: str) -> None:
+    """A block that goes on from level to level reads nothing that is not yet written, and has the
+    bits of a launch for each level, which many carries have.
+    """
+    (move_rows, way), move, found = SORTED[name], many(torch.float32, 2, 3), []
+    for most in (sums.MOST_OWNED, 0):
+        with patch.object(sums, "MOST_OWNED", most):
+            with host.check_races():
+                move.run(move_rows, way)
+            found.append(in_schedules(lambda: move.run(move_rows, way), 3))
+    assert same_bits(*found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
