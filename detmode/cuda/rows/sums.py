@@ -25,7 +25,7 @@ from detmode.cuda import (
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
-from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
+from detmode.cuda.rows.source import FEW, INTEGERS, MOST_CARRIED, SORTED, TOGETHER, widths
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
 from detmode.cuda.strips import Strips
 
@@ -64,7 +64,7 @@ def add_rows(
         shape: their layout.
         alpha: a factor for the addends.
         include_self: whether what a destination held is an addend too.
-        mean: divide each sum by the number of its addends.
+        mean: divide each sum by the number of its addends; of a floating dtype.
         way: None for the one that :func:`~detmode.cuda.rows.ways.choose_sum` chooses.
     """
     if shape.addends == 0:
@@ -76,18 +76,18 @@ def add_rows(
         shape, out.dtype, by_row=by_row, mean=mean, aligned=aligned, shared=shared
     )
     scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
-    how: dict[str, Any] = {"include_self": include_self, "mean": mean, "alpha": scaling}
+    how: dict[str, Any] = {"include_self": include_self, "alpha": scaling}
     if isinstance(way, Strips):
         launch_blocks(
             INTEGERS, f"index_add_strips<{ctype(out.dtype)}>", way.blocks, way.threads, way.shared,
             index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
-            headroom=_headroom(shape), **how,
+            headroom=_headroom(shape), mean=mean, **how,
         )  # fmt: skip
     elif way in (Way.SINGLY, Way.TOGETHER):
         together = TOGETHER if way is Way.TOGETHER else 1
-        _add_integers(out, index, source, shape, by_row, together, **how)
+        _add_integers(out, index, source, shape, by_row, together, mean=mean, **how)
     else:
-        row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner)
+        row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner, mean)
         _reduce(row, way, out, index, source, shape, how)
 
 
@@ -116,7 +116,7 @@ def multiply_rows(
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
-    how = {"include_self": include_self, "mean": False, "alpha": Scaling(False, 1.0, 0.0)}
+    how = {"include_self": include_self, "alpha": Scaling(False, 1.0, 0.0)}
     _reduce(row, way, out, index, source, shape, how)
 
 
@@ -186,7 +186,7 @@ class _Row(NamedTuple):
     words: int
 
 
-def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row:
+def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int, mean: bool) -> _Row:
     """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
     components, words = parts_of(dtype)
     width = widths(dtype)[-1]
@@ -195,7 +195,7 @@ def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row
     elif begin % 8 or inner % width:
         # Reading several columns at once needs aligned rows, and does not change the bits.
         width = 1
-    return _Row(f"row_sum<{ctype(dtype)}>", width, components * words)
+    return _Row(f"row_{'mean' if mean else 'sum'}<{ctype(dtype)}>", width, components * words)
 
 
 def _reduce(
@@ -228,26 +228,25 @@ def _reduce_sorted(
     source: Tensor,
     shape: Rows,
     include_self: bool,
-    mean: bool,
     alpha: Scaling,
 ) -> None:
     """Sort the rows' index, and reduce them in pieces; of ``wide`` ones there is no mean."""
     keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
     carries = new_carries(out, shape, row.words)
-    types = f"{row.name}, {row.width}, {ctype(keys.dtype)}"
-    entry, of_carries = f"sorted_rows<{types}>", types
-    pieces, means = pieces_of(shape.rows), {"mean": mean}
+    entry, pieces, carried, width = "sorted_rows", pieces_of(shape.rows), "", row.width
     if wide:
-        entry, of_carries = f"wide_rows<{types}>", f"{types}, true"
-        pieces, means = -(-shape.rows // SHARE), {}
+        entry, pieces, carried = "wide_rows", -(-shape.rows // SHARE), ", true"
+        width = min(width, MOST_CARRIED)
+    key = ctype(keys.dtype)
     launch(
-        SORTED, entry, pieces * (shape.outer * shape.inner // row.width),
+        SORTED, f"{entry}<{row.name}, {row.width}, {key}>",
+        pieces * (shape.outer * shape.inner // row.width),
         keys=keys, order=order, source=source, out=out, carries=carries, shape=shape,
-        include_self=include_self, alpha=alpha, **means,
+        include_self=include_self, alpha=alpha,
     )  # fmt: skip
     reduce_carries(
-        of_carries, row.width, shape,
-        keys=keys, out=out, carries=carries, include_self=include_self, mean=mean,
+        f"{row.name}, {width}, {key}{carried}", width, shape,
+        keys=keys, out=out, carries=carries, include_self=include_self,
     )  # fmt: skip
 
 
@@ -283,7 +282,6 @@ def reduce_carries(
     out: Tensor,
     carries: Tensor | None,
     include_self: bool,
-    mean: bool = False,
 ) -> None:
     """Launch the reduction of what the pieces of sorted rows carry, level by level.
 
@@ -295,7 +293,6 @@ def reduce_carries(
         out: as for :func:`add_rows`.
         carries: by :func:`new_carries`, with those of the rows.
         include_self: as for :func:`add_rows`.
-        mean: as for :func:`add_rows`.
     """
     groups, pieces, level = shape.outer * shape.inner // width, pieces_of(shape.rows), 0
     while pieces > 1:
@@ -307,7 +304,7 @@ def reduce_carries(
         launch_blocks(
             SORTED, f"sorted_carries<{types}>", blocks, THREADS,
             keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
-            include_self=include_self, mean=mean,
+            include_self=include_self,
         )  # fmt: skip
         if owned:
             return

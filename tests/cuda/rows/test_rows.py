@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import bytes_of_sum, host
+from detmode.cuda import bytes_of_sum, compile_for, host
 from detmode.cuda.rows import assign, sort, sums
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
+from detmode.cuda.rows.source import SORTED as SORTED_SOURCE
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 from detmode.cuda.rows.ways import Way
 from detmode.cuda.strips import Strips, strips_of
@@ -188,6 +189,15 @@ def many(dtype: torch.dtype, seed: int, spread: int) -> Move:
     maker = Maker(dtype, seed=seed)
     index = maker.integers(0, spread, 4500)
     return move_of(maker.normal(100), index, maker.normal(9000), Rows(1, 4500, 2, 50))
+
+
+@needs.nvrtc
+@pytest.mark.parametrize("kernel", ["sorted_rows", "sorted_carries"])
+def test_a_sum_is_compiled_without_the_division_of_a_mean(kernel: str) -> None:
+    """It is most of a mean's instructions."""
+    entries = (f"{kernel}<row_{what}<float>, 2, int32_t>" for what in ("sum", "mean"))
+    codes = [compile_for(SORTED_SOURCE, "compute_80", (entry,)).decode() for entry in entries]
+    assert ["div.rn.f64" in code for code in codes] == [False, True]
 
 
 @pytest.mark.parametrize("columns", [127, 128, 129, 131, 132, 255, 257])
