@@ -7,6 +7,8 @@ Two ways lead to sums that do not depend on the order of threads: integers, and 
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +24,7 @@ from detmode.cuda import (
     parts_of,
     stretch,
 )
+from detmode.cuda.rows import few_destinations
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
@@ -83,9 +86,8 @@ def add_rows(
             index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
             headroom=_headroom(shape), mean=mean, **how,
         )  # fmt: skip
-    elif way in (Way.SINGLY, Way.TOGETHER):
-        together = TOGETHER if way is Way.TOGETHER else 1
-        _add_integers(out, index, source, shape, by_row, together, mean=mean, **how)
+    elif way in (Way.SINGLY, Way.TOGETHER, Way.IN_BLOCKS):
+        _add_integers(out, index, source, shape, by_row, way, mean=mean, **how)
     else:
         row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner, mean)
         _reduce(row, way, out, index, source, shape, how)
@@ -131,34 +133,45 @@ def _add_integers(
     source: Tensor,
     shape: Rows,
     by_row: bool,
-    together: int,
+    way: Way,
     include_self: bool,
     mean: bool,
     alpha: Scaling,
 ) -> None:
-    """Add rows as integers, of which a thread takes so many elements ``together``."""
-    scalar, headroom = ctype(out.dtype), _headroom(shape)
-    n, addends = shape.destinations, shape.addends
-    crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
+    """Add rows as integers, in one of the ways that do so in memory."""
+    scalar, headroom, n = ctype(out.dtype), _headroom(shape), shape.destinations
     keys, sums, counts = _scratch(out, n, mean)
-    # More turns than one where enough threads are left.
-    threads = max(-(-addends // TURNS), min(-(-addends // together), MOST))
+    if way is Way.IN_BLOCKS:
+        observe, accumulate = few_destinations.launches(shape, out.dtype, mean=mean)
+    else:
+        observe, accumulate = _in_memory(scalar, shape, TOGETHER if way is Way.TOGETHER else 1)
     read: dict[str, Any] = {"index": index, "source": source, "keys": keys}
-    read |= {"n": addends, "shape": shape, "by_row": by_row, "alpha": alpha}
-    launch(INTEGERS, f"index_add_observe<{scalar}, {together}>", threads, **read)
+    read |= {"n": shape.addends, "shape": shape, "by_row": by_row, "alpha": alpha}
+    observe(**read)
     launch(
         INTEGERS, f"index_add_admit_self<{scalar}>", n,
         self=out, keys=keys, sums=sums, n=n, headroom=headroom, include_self=include_self,
     )  # fmt: skip
-    launch(
-        INTEGERS, f"index_add_accumulate<{scalar}, {crowded}, {together}>", threads,
-        sums=sums, counts=counts, headroom=headroom, **read,
-    )  # fmt: skip
+    accumulate(sums=sums, counts=counts, headroom=headroom, **read)
     launch(
         INTEGERS, f"index_add_finish<{scalar}>", n,
         keys=keys, sums=sums, counts=counts, out=out, n=n, headroom=headroom,
         include_self=include_self,
     )  # fmt: skip
+
+
+def _in_memory(
+    scalar: str, shape: Rows, together: int
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The launches that observe and accumulate; a thread takes so many elements ``together``."""
+    crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
+    # More turns than one where enough threads are left.
+    threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))
+    observe, accumulate = (
+        partial(launch, INTEGERS, f"index_add_{kernel}, {together}>", threads)
+        for kernel in (f"observe<{scalar}", f"accumulate<{scalar}, {crowded}")
+    )
+    return observe, accumulate
 
 
 def _scratch(out: Tensor, n: int, mean: bool) -> tuple[Tensor, Tensor, Tensor | None]:
