@@ -34,19 +34,20 @@ struct row_sum {
 };
 template <typename T>
 using row_mean = row_sum<T, true>;
-template <typename T>
-struct row_sum<complex<T>, false> {
-  static constexpr bool is_mean = false;
+template <typename T, bool mean>
+struct row_sum<complex<T>, mean> {
+  static constexpr bool is_mean = mean;
   using scalar_t = complex<T>;
-  row_sum<T> re, im;
+  using real_sum = row_sum<T, mean>;
+  real_sum re, im;
   static __device__ __forceinline__ row_sum of(complex<T> x) {
-    return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
+    return row_sum{real_sum::of(x.re), real_sum::of(x.im)};
   }
   static __device__ __forceinline__ row_sum read(complex<T> x, scaling alpha) {
     return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() {
-    return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
+    return row_sum{real_sum::nothing(), real_sum::nothing()};
   }
   __device__ __forceinline__ row_sum plus(row_sum x) const {
     return row_sum{re.plus(x.re), im.plus(x.im)};

@@ -22,8 +22,12 @@ def widths(dtype: torch.dtype) -> tuple[int, ...]:
 
 
 _REDUCED = (
-    *(f"row_sum<{ctype(dtype)}>, {n}" for dtype in FLOATING + COMPLEX for n in widths(dtype)),
-    *(f"row_mean<{ctype(dtype)}>, {n}" for dtype in FLOATING for n in widths(dtype)),
+    *(
+        f"row_{what}<{ctype(dtype)}>, {n}"
+        for what in ("sum", "mean")
+        for dtype in FLOATING + COMPLEX
+        for n in widths(dtype)
+    ),
     *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
 )
 

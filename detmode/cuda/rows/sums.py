@@ -67,7 +67,7 @@ def add_rows(
         shape: their layout.
         alpha: a factor for the addends.
         include_self: whether what a destination held is an addend too.
-        mean: divide each sum by the number of its addends; of a floating dtype.
+        mean: divide each sum by the number of its addends.
         way: None for the one that :func:`~detmode.cuda.rows.ways.choose_sum` chooses.
     """
     if shape.addends == 0:

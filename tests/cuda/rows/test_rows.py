@@ -124,7 +124,7 @@ def test_sums(
     Few rows have the bits of sorted ones; integers have theirs whatever adds them.
     """
     move = data.draw(moves(tensors, dtype))
-    how = {"include_self": include_self, "mean": mean and not dtype.is_complex}
+    how = {"include_self": include_self, "mean": mean}
     add = partial(move.run, add_rows, alpha=alpha, **how)
     addends = move.source if alpha == 1 else move.source * alpha
     for first, *others in (move.by_rows, INTEGERS + move.of_planes):
@@ -178,7 +178,7 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
 )
 def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
     """Several levels of carries, and the integers beside them; a mean counts across all levels."""
-    move, mean = many(dtype, seed, spread), mean and not dtype.is_complex
+    move = many(dtype, seed, spread)
     for way in (Way.SORTED, Way.SINGLY):
         found = in_schedules(lambda way=way: move.run(add_rows, way, mean=mean), seed)
         exact_sums.assert_exact(found, move.out, move.to, move.source, mean=mean)
