@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
 
 from detmode.cuda import bytes_of_sum
 from detmode.cuda.strips import Strips, strips_of
+from detmode.rules.grid_sampler.tiles import Tiles, tiles_of, worth_tiles
 
 MANY = 2**18
 """Threads from which more channels a thread are worth more than more threads."""
@@ -27,15 +30,23 @@ class GradientWay(NamedTuple):
         strips: whose blocks add the input's in shared memory, the bits of sums in memory; or None.
         per_thread: the channels of a sample that a thread adds in memory.
         runs: into which the channels of a sample are cut for the grid's.
+        tiles: whose blocks add the input's where the grid is smooth, the same bits; or None.
     """
 
     strips: Strips | None
     per_thread: int
     runs: int
+    tiles: Tiles | None = None
 
 
 def choose(
-    dtype: torch.dtype, taps: int, n: int, channels: int, pixels: int, samples: int, shared: int
+    dtype: torch.dtype,
+    taps: int,
+    n: int,
+    channels: int,
+    sizes: Sequence[int],
+    places: Sequence[int],
+    shared: int,
 ) -> GradientWay:
     """Choose how gradients are added up.
 
@@ -44,17 +55,19 @@ def choose(
         taps: along an axis, of a sample.
         n: images.
         channels: of each image.
-        pixels: of each channel.
-        samples: of each channel, in the output.
+        sizes: of each channel.
+        places: sizes of the output.
         shared: bytes of shared memory that a block may have. No bit depends on it.
     """
-    planes, strips = n * channels, None
+    planes, samples, strips, tiles = n * channels, prod(places), None, None
     numel = planes * samples
     if numel:
         # As in kernels.cu: 16 taps and more need more registers.
         threads = 1024 if taps < 4 else 512
         each = bytes_of_sum(dtype)
-        strips = strips_of(planes, pixels, samples, each, shared, MOST_STRIPS, threads)
+        strips = strips_of(planes, prod(sizes), samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-    return GradientWay(strips, per_thread, runs)
+    if worth_tiles(n, channels, sizes, places, strips.strips if strips else 0):
+        tiles = tiles_of(dtype, n, channels, sizes, places, shared)
+    return GradientWay(strips, per_thread, runs, tiles)
