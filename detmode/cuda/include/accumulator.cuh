@@ -137,6 +137,12 @@ struct component {
     if (fraction_of(word) != 0) return ZEROS + 1;
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
   }
+  // Whether a key is no less than an addend's, without its zeros: the key of an addend that is not
+  // finite lies behind the one that its exponent would have.
+  static __device__ __forceinline__ bool reaches(int32_t key, value_t addend) {
+    int exponent = exponent_of(F::to_bits(addend));
+    return key >= ZEROS + (exponent > 1 ? exponent : 1);
+  }
 
   // A float times 2^power, rounded to nearest even, in two ways: exact in double, which holds a
   // float and any such power, until it is rounded; and by a shift of its significand, of which
@@ -304,6 +310,17 @@ class accumulator {
 
   __device__ __forceinline__ void observe(int64_t destination, addend_t addend) const {
     raise(destination, key_of(addend));
+  }
+  // The same for destinations that have met many addends: what it takes less there, it takes more
+  // where a key is raised.
+  __device__ __forceinline__ void observe_repeated(int64_t destination, addend_t addend) const {
+    for (int c = 0; c < components; ++c) {
+      auto value = accumulator_detail::component_of(addend, c);
+      int32_t* key = key_at(destination, c);
+      if (!part::reaches(*static_cast<volatile int32_t*>(key), value)) {
+        space::raise(key, part::key_of(value));
+      }
+    }
   }
   __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {
     for (int c = 0; c < components; ++c) {

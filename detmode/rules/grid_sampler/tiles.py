@@ -24,7 +24,6 @@ from detmode.cuda import (
     new_empty,
     new_zeros,
 )
-from detmode.rules.grid_sampler.sampling import TAPS
 from detmode.table.conditions import FLOATING
 
 SOURCE = Source(
@@ -35,30 +34,32 @@ SOURCE = Source(
         for kernel in ("boxes", "tiles")
         for dtype in FLOATING
         for dims in (2, 3)
-        for taps in TAPS.values()
+        for taps in (2, 1)
     ),
 )
 
 SIDE = {2: 32, 3: 16}
 """Elements of a tile along each axis, by the number of axes, as in tiles.cu."""
-BOX = {2: (4, 8), 3: (2, 2, 8)}
+BOX = {2: (4, 8), 3: (2, 4, 4)}
 """Samples of a box along the axes: those of a warp."""
-MOST_BOXES = {2: 2**16, 3: 2**10}
-"""Along an axis, whose numbers a list holds."""
+WARP = 32
+RUN = 4
+"""Boxes in a row that a warp cuts, as in tiles.cu."""
+LONGEST = {2: 2**16 - 2, 3: 2**10 - 2}
+"""Elements, and boxes, along an axis, whose numbers share 32 bits."""
 THREADS = 512
-"""Of a block, the same in tiles.cu."""
-BLOCKS = 2**16
+"""Of a block, as in tiles.cu."""
+ENOUGH_BLOCKS = 2**8
+MOST_BLOCKS = 2**16
 MOST_TOGETHER = 8
-"""Channels of a block at most, for which it finds its samples' taps once."""
+"""Channels of a block at most."""
 FEWEST = 2**20
 """Samples of all channels from which the launches are worth it."""
-FEWEST_BLOCKS = 128
 SPARSEST = 8
 """Elements for each sample up to which they are."""
-SLACK = 4
-"""How many times as many boxes as the average tile's a list holds, and some more: those that meet
-several tiles."""
-SPARE = 64
+SLACK, SPARE = 4, 64
+"""A tile's list holds so many times the average tile's boxes, and some more: where boxes meet
+several tiles, lists are longer."""
 
 
 class Tiles(NamedTuple):
@@ -66,6 +67,7 @@ class Tiles(NamedTuple):
 
     Args:
         tiles: of all images.
+        runs: of boxes in a row, of all images.
         boxes: of all images.
         listed: boxes that a tile's list holds.
         together: channels of a block.
@@ -73,6 +75,7 @@ class Tiles(NamedTuple):
     """
 
     tiles: int
+    runs: int
     boxes: int
     listed: int
     together: int
@@ -118,15 +121,19 @@ def tiles_of(
     dims = len(sizes)
     each = bytes_of_sum(dtype) * SIDE[dims] ** dims
     boxes = [-(-length // side) for length, side in zip(places, BOX[dims])]
-    tiles = prod(-(-size // SIDE[dims]) for size in sizes)
-    if shared < each or max(boxes) > MOST_BOXES[dims] or not n * channels * prod(boxes):
+    of_image = prod(-(-size // SIDE[dims]) for size in sizes)
+    if shared < each or max(*boxes, *sizes) > LONGEST[dims] or not n * channels * prod(boxes):
         return None
     # Two blocks share a multiprocessor where they can.
-    fits = max(shared // 2 // each, 1)
-    groups = -(-channels // min(fits, MOST_TOGETHER))
-    together = -(-channels // groups)
-    listed = SLACK * -(-prod(boxes) // tiles) + SPARE
-    return Tiles(n * tiles, n * prod(boxes), listed, together, together * each)
+    together = min(
+        max(shared // 2 // each, 1),
+        max(n * of_image * channels // ENOUGH_BLOCKS, 1),
+        MOST_TOGETHER,
+        channels,
+    )
+    runs = n * prod(boxes[:-1]) * -(-boxes[-1] // RUN)
+    listed = SLACK * -(-prod(boxes) // of_image) + SPARE
+    return Tiles(n * of_image, runs, n * prod(boxes), listed, together, together * each)
 
 
 def add_in_tiles(
@@ -146,13 +153,21 @@ def add_in_tiles(
     """
     counts = new_zeros(result, (1 + tiles.tiles,), torch.int32)
     lists = new_empty(result, (tiles.tiles * tiles.listed,), torch.int32)
-    listed = {"counts": counts, "lists": lists, "most_boxes": tiles.listed}
-    grid = {name: value for name, value in sampled.items() if not name.startswith("grad_")}
-    launch(SOURCE, f"grid_sampler_boxes{types}", 32 * tiles.boxes, **listed, **grid)
+    wide = torch.float64 if result.dtype is torch.float64 else torch.float32
+    records = new_empty(result, (tiles.boxes * WARP * 4,), wide)
+    listed = {
+        "counts": counts, "lists": lists, "records": records, "most_boxes": tiles.listed,
+        "input_size": sampled["input_size"], "output_size": sampled["output_size"],
+    }  # fmt: skip
+    in_grid = ("grid", "grid_stride", "padding", "align_corners")
+    launch(
+        SOURCE, f"grid_sampler_boxes{types}", WARP * tiles.runs,
+        **listed, **{name: sampled[name] for name in in_grid},
+    )  # fmt: skip
     groups = -(-result.shape[1] // tiles.together)
     launch_blocks(
-        SOURCE, f"grid_sampler_tiles{types}", min(tiles.tiles * groups, BLOCKS), THREADS,
+        SOURCE, f"grid_sampler_tiles{types}", min(tiles.tiles * groups, MOST_BLOCKS), THREADS,
         tiles.shared, result=result, together=tiles.together, headroom=headroom(addends),
-        **listed, **sampled,
+        grad_output=sampled["grad_output"], grad_stride=sampled["grad_stride"], **listed,
     )  # fmt: skip
     return counts
