@@ -34,7 +34,7 @@ FAR = (*SPECIAL, 3e5, -3e5, 1e12, -1e12, 3e38)
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7])
 in_memory = st.builds(
-    GradientWay, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS])
+    GradientWay, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS]), st.none()
 )
 
 
@@ -223,8 +223,9 @@ def test_sizes_choose_a_way(
     sizes: tuple[int, int, int, int], shared: int, in_strips: bool, per_thread: int, runs: int
 ) -> None:
     """Many channels are added in shared memory, and cut into runs where samples are few."""
-    way = choose(torch.float32, 2, *sizes, shared)
-    assert (way.strips is not None, *way[1:]) == (in_strips, per_thread, runs)
+    n, channels, pixels, samples = sizes
+    way = choose(torch.float32, 2, n, channels, (1, pixels), (1, samples), shared)
+    assert (way.strips is not None, *way[1:3]) == (in_strips, per_thread, runs)
 
 
 @pytest.mark.parametrize("mode", MODES)
