@@ -258,6 +258,7 @@ static __device__ __forceinline__ T component_of(complex<T> x, int component) {
 
 // Keys and sums in memory.
 struct in_memory {
+  static __device__ __forceinline__ int32_t load(const int32_t* key) { return load_relaxed(key); }
   static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { raise_to(key, to); }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
     if (part != 0) atomic_add(limb, part);
@@ -266,6 +267,7 @@ struct in_memory {
 
 // Keys and sums in a block's shared memory.
 struct in_block {
+  static __device__ __forceinline__ int32_t load(const int32_t* key) { return load_in_block(key); }
   static __device__ __forceinline__ void raise(int32_t* key, int32_t to) {
     raise_in_block(key, to);
   }
@@ -317,9 +319,7 @@ class accumulator {
     for (int c = 0; c < components; ++c) {
       auto value = accumulator_detail::component_of(addend, c);
       int32_t* key = key_at(destination, c);
-      if (!part::reaches(*static_cast<volatile int32_t*>(key), value)) {
-        space::raise(key, part::key_of(value));
-      }
+      if (!part::reaches(space::load(key), value)) space::raise(key, part::key_of(value));
     }
   }
   __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {

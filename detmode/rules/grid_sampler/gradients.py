@@ -99,7 +99,7 @@ def _add_up(
     """Fill ``result`` with sums, in shared memory or in memory, of so many addends at most."""
     needed = None
     if way.tiles is not None:
-        needed = add_in_tiles(result, types, way.tiles, addends, sampled)
+        needed = add_in_tiles(result, way.tiles, addends, sampled)
     if way.strips is not None:
         blocks, threads, shared, strip, strips = way.strips
         launch_blocks(

@@ -8,7 +8,7 @@
 // counts[0] says whether a grid is too rough for that: a box meets tiles that are no neighbours, or
 // a tile more boxes than its list holds. Then nothing is added here. counts[1 + i] is of tile i.
 //
-// Samples have one tap along each axis, or two, of which the second is behind the first.
+// Samples are linear: along each axis the second of two taps is behind the first.
 #include "accumulator.cuh"
 #include "sample.cuh"
 
@@ -52,16 +52,16 @@ struct alignas(4 * sizeof(T)) record {
 };
 constexpr uint32_t NO_TAPS = 0xffffffffu;
 
-template <typename scalar_t, int dims, int taps>
+template <typename scalar_t, int dims>
 static __device__ __forceinline__ record<opmath_t<scalar_t>> record_of(
-    const Sample<scalar_t, dims, taps>& sample, bool meets) {
+    const Sample<scalar_t, dims, 2>& sample, bool meets) {
   record<opmath_t<scalar_t>> result = {NO_TAPS};
   if (!meets) return result;
   result.taps =
       cut<dims>::packed(sample.x.index[0] + 1, sample.y.index[0] + 1, sample.z.index[0] + 1);
-  result.weight[0] = sample.x.weight[taps - 1];
-  result.weight[1] = sample.y.weight[taps - 1];
-  if (dims == 3) result.weight[2] = sample.z.weight[taps - 1];
+  result.weight[0] = sample.x.weight[1];
+  result.weight[1] = sample.y.weight[1];
+  if constexpr (dims == 3) result.weight[2] = sample.z.weight[1];
   return result;
 }
 
@@ -95,7 +95,7 @@ static __device__ __forceinline__ uint32_t tiles_near(const Taps<T, taps>& axis,
 // Boxes in a row that a warp takes, for which it divides once.
 constexpr int BOXES = 4;
 
-template <typename scalar_t, int dims, int taps>
+template <typename scalar_t, int dims>
 __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* counts,
                                    uint32_t* __restrict__ lists,
                                    record<opmath_t<scalar_t>>* __restrict__ records,
@@ -120,7 +120,7 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
       Volume place = shape::sample(box, lane);
       bool meets = within(place, out);
       const scalar_t* coordinates = grid + image * grid_stride.n + (meets ? place.dot(stride) : 0);
-      Sample<scalar_t, dims, taps> sample(coordinates, grid_stride.c, in, padding, align_corners);
+      Sample<scalar_t, dims, 2> sample(coordinates, grid_stride.c, in, padding, align_corners);
       int32_t middle[3] = {first_tile<log>(sample.x), first_tile<log>(sample.y),
                            dims == 3 ? first_tile<log>(sample.z) : 0};
       meets = meets && middle[0] >= 0 && middle[1] >= 0 && middle[2] >= 0;
@@ -161,7 +161,7 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
 
 // What a block reads for a tile, whose first element is `begin`: the records of an image's samples,
 // its list, and the gradients of `served` channels.
-template <typename scalar_t, int dims, int taps>
+template <typename scalar_t, int dims>
 struct TileOfSamples {
   using T = opmath_t<scalar_t>;
   using shape = cut<dims>;
@@ -189,15 +189,15 @@ struct TileOfSamples {
   template <typename Visit>
   __device__ __forceinline__ void each_of(const record<T>& sample, const scalar_t* gradient,
                                           int64_t hop, Visit visit) const {
-    constexpr int log = shape::log, depth = dims == 3 ? taps : 1;
+    constexpr int log = shape::log, depth = dims == 3 ? 2 : 1;
     T weight[3][2];
     bool inside[3][2];
     int32_t corner = 0;
 #pragma unroll
     for (int axis = 0; axis < dims; ++axis) {
       int32_t at = shape::along(sample.taps, axis) - 1 - begin[axis];
-      corner += at << (axis * log);
-      weight[axis][0] = taps == 2 ? sub_rn(T(1), sample.weight[axis]) : T(1);
+      corner += at * (1 << (axis * log));
+      weight[axis][0] = sub_rn(T(1), sample.weight[axis]);
       weight[axis][1] = sample.weight[axis];
 #pragma unroll
       for (int i = 0; i < 2; ++i) inside[axis][i] = static_cast<uint32_t>(at + i) < shape::side;
@@ -207,10 +207,10 @@ struct TileOfSamples {
 #pragma unroll
       for (int k = 0; k < depth; ++k) {
 #pragma unroll
-        for (int j = 0; j < taps; ++j) {
+        for (int j = 0; j < 2; ++j) {
           if (!inside[1][j] || (dims == 3 && !inside[2][k])) continue;
 #pragma unroll
-          for (int i = 0; i < taps; ++i) {
+          for (int i = 0; i < 2; ++i) {
             if (!inside[0][i]) continue;
             T product = mul_rn(weight[0][i], weight[1][j]);
             if (dims == 3) product = mul_rn(product, weight[2][k]);
@@ -233,7 +233,7 @@ struct in_tile : in_block {
 
 constexpr int TILE_THREADS = 512;
 
-template <typename scalar_t, int dims, int taps>
+template <typename scalar_t, int dims>
 __global__ void __launch_bounds__(TILE_THREADS, 2)
     grid_sampler_tiles(const scalar_t* __restrict__ grad_output, scalar_t* __restrict__ result,
                        const int32_t* __restrict__ counts, const uint32_t* __restrict__ lists,
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
   Volume boxes = shape::boxes(output_size);
   int64_t channels = input_size.c, groups = ceil_div(channels, together);
   int64_t of_image = tiles.elements(), parts = input_size.n * of_image * groups;
-  TileOfSamples<scalar_t, dims, taps> tile;
+  TileOfSamples<scalar_t, dims> tile;
   tile.row = static_cast<int32_t>(boxes.along[0]);
   tile.frame = tile.row * static_cast<int32_t>(boxes.along[1]);
   for (int64_t part = blockIdx.x; part < parts; part += gridDim.x) {

@@ -1,4 +1,4 @@
-"""Launches that add up the gradient of the input of a smooth grid, in tiles of the input.
+"""Launches that add up the gradient of the input of linear samples in a smooth grid, in tiles.
 
 A block owns a tile of some channels, and looks at the samples that meet it: a grid's samples are
 cut into boxes, of which each tile has a list. Whether a grid is smooth enough for that is found on
@@ -30,11 +30,10 @@ SOURCE = Source(
     __file__,
     "tiles.cu",
     entries=tuple(
-        f"grid_sampler_{kernel}<{ctype(dtype)}, {dims}, {taps}>"
+        f"grid_sampler_{kernel}<{ctype(dtype)}, {dims}>"
         for kernel in ("boxes", "tiles")
         for dtype in FLOATING
         for dims in (2, 3)
-        for taps in (2, 1)
     ),
 )
 
@@ -96,8 +95,8 @@ def worth_tiles(
     """
     samples = prod(places)
     few = n * channels * samples < FEWEST or samples * SPARSEST < prod(sizes)
-    # A block that has a channel for itself finds each sample's taps as often as a tile would.
-    return not few and (strips != 1 or channels >= 4)
+    # A block with a channel for itself finds each sample's taps as often as tiles and their boxes.
+    return not few and (channels >= 3 or not 0 < strips <= len(sizes))
 
 
 def tiles_of(
@@ -136,14 +135,11 @@ def tiles_of(
     return Tiles(n * of_image, runs, n * prod(boxes), listed, together, together * each)
 
 
-def add_in_tiles(
-    result: Tensor, types: str, tiles: Tiles, addends: int, sampled: dict[str, Any]
-) -> Tensor:
+def add_in_tiles(result: Tensor, tiles: Tiles, addends: int, sampled: dict[str, Any]) -> Tensor:
     """Fill ``result`` with sums, if the grid is smooth.
 
     Args:
         result: (N, C, H, W) or (N, C, D, H, W), contiguous.
-        types: the arguments of the kernels' templates.
         tiles: the way.
         addends: of an element at most.
         sampled: what the kernels take of the samples.
@@ -151,6 +147,7 @@ def add_in_tiles(
     Returns:
         Integers, the first of which is 0 if ``result`` is filled.
     """
+    types = f"<{ctype(result.dtype)}, {result.dim() - 2}>"
     counts = new_zeros(result, (1 + tiles.tiles,), torch.int32)
     lists = new_empty(result, (tiles.tiles * tiles.listed,), torch.int32)
     wide = torch.float64 if result.dtype is torch.float64 else torch.float32

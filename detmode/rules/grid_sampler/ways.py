@@ -68,6 +68,6 @@ def choose(
         strips = strips_of(planes, prod(sizes), samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-    if taps < 4 and worth_tiles(n, channels, sizes, places, strips.strips if strips else 0):
+    if taps == 2 and worth_tiles(n, channels, sizes, places, strips.strips if strips else 0):
         tiles = tiles_of(dtype, n, channels, sizes, places, shared)
     return GradientWay(strips, per_thread, runs, tiles)
