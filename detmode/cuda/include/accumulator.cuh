@@ -137,11 +137,10 @@ struct component {
     if (fraction_of(word) != 0) return ZEROS + 1;
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
   }
-  // Whether a key is no less than an addend's, without its zeros: the key of an addend that is not
-  // finite lies behind the one that its exponent would have.
-  static __device__ __forceinline__ bool reaches(int32_t key, value_t addend) {
+  // The same, but for zeros, which have a denormal's: a sum of them is 0 all the same.
+  static __device__ __forceinline__ int32_t key_among_zeros(value_t addend) {
     int exponent = exponent_of(F::to_bits(addend));
-    return key >= ZEROS + (exponent > 1 ? exponent : 1);
+    return exponent == exponent_mask ? SPECIAL : ZEROS + (exponent > 1 ? exponent : 1);
   }
 
   // A float times 2^power, rounded to nearest even, in two ways: exact in double, which holds a
@@ -258,7 +257,6 @@ static __device__ __forceinline__ T component_of(complex<T> x, int component) {
 
 // Keys and sums in memory.
 struct in_memory {
-  static __device__ __forceinline__ int32_t load(const int32_t* key) { return load_relaxed(key); }
   static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { raise_to(key, to); }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
     if (part != 0) atomic_add(limb, part);
@@ -267,7 +265,6 @@ struct in_memory {
 
 // Keys and sums in a block's shared memory.
 struct in_block {
-  static __device__ __forceinline__ int32_t load(const int32_t* key) { return load_in_block(key); }
   static __device__ __forceinline__ void raise(int32_t* key, int32_t to) {
     raise_in_block(key, to);
   }
@@ -313,13 +310,11 @@ class accumulator {
   __device__ __forceinline__ void observe(int64_t destination, addend_t addend) const {
     raise(destination, key_of(addend));
   }
-  // The same for destinations that have met many addends: what it takes less there, it takes more
-  // where a key is raised.
-  __device__ __forceinline__ void observe_repeated(int64_t destination, addend_t addend) const {
+  // The same for sums that finish_from_zero finishes, in fewer instructions.
+  __device__ __forceinline__ void observe_from_zero(int64_t destination, addend_t addend) const {
     for (int c = 0; c < components; ++c) {
       auto value = accumulator_detail::component_of(addend, c);
-      int32_t* key = key_at(destination, c);
-      if (!part::reaches(space::load(key), value)) space::raise(key, part::key_of(value));
+      space::raise(key_at(destination, c), part::key_among_zeros(value));
     }
   }
   __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {

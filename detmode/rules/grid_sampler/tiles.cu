@@ -222,8 +222,10 @@ struct TileOfSamples {
   }
 };
 
-// Keys and sums of a tile. Both halves of an integer are added, as few are 0.
-struct in_tile : in_block {
+// Keys and sums of a tile, whose elements meet a few addends each: of those most raise a key, and
+// few have a half that is 0.
+struct in_tile {
+  static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { atomicMax(key, to); }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
     uint32_t* halves = reinterpret_cast<uint32_t*>(limb);
     uint32_t low = static_cast<uint32_t>(part), high = static_cast<uint32_t>(part >> 32);
@@ -269,7 +271,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
 #pragma unroll 4
     for (int32_t i = threadIdx.x; i < elements; i += blockDim.x) totals.clear(i);
     __syncthreads();
-    tile.each(grad_stride, [&](int32_t i, T addend) { totals.observe_repeated(i, addend); });
+    tile.each(grad_stride, [&](int32_t i, T addend) { totals.observe_from_zero(i, addend); });
     __syncthreads();
     tile.each(grad_stride, [&](int32_t i, T addend) { totals.add(i, addend); });
     __syncthreads();

@@ -1,7 +1,6 @@
 """Smooth grids, whose input's gradient blocks add in tiles: the bits of sums in memory."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ SIZES = {2: st.sampled_from([33, 9, 1, 32, 40]), 3: st.sampled_from([17, 5, 1, 1
 
 
 @pytest.fixture
-def decisions(monkeypatch) -> Iterator[list[int]]:
+def decisions(monkeypatch) -> list[int]:
     """What the GPU decided in each call: 0 where the tiles were added."""
     found: list[int] = []
 
@@ -45,7 +44,7 @@ def decisions(monkeypatch) -> Iterator[list[int]]:
 
     add_in_tiles = gradients.add_in_tiles
     monkeypatch.setattr(gradients, "add_in_tiles", spied)
-    yield found
+    return found
 
 
 def in_tiles(call: dict[str, Any], **fields: int) -> Tiles:
