@@ -20,15 +20,22 @@ struct cut {
   // Of a number along an axis: a box's in a list, a tap's in a record.
   static constexpr int bits = dims == 3 ? 10 : 16;
   // Elements of a tile along each axis: 2^log.
-  static constexpr int log = dims == 3 ? 4 : 5;
-  static constexpr int32_t side = 1 << log, elements = 1 << (dims * log);
+  static __device__ constexpr int log(int axis) { return dims == 2 ? 5 : axis == 2 ? 3 : 4; }
+  static __device__ constexpr int32_t side(int axis) { return 1 << log(axis); }
+  // From an element to the next along each axis, in shared memory: the samples of a box meet other
+  // banks each, where neighbours meet neighbours.
+  static __device__ constexpr int32_t pitch(int axis) {
+    return axis == 0 ? 1 : axis == 2 ? 336 : dims == 2 ? 40 : 20;
+  }
+  static constexpr int32_t elements = dims == 2 ? 32 * 40 : 8 * 336;
+  static constexpr int32_t numbered = dims == 2 ? 32 * 32 : 8 * 16 * 16;
 
   static __device__ __forceinline__ Volume boxes(const extents& output_size) {
     return {{ceil_div(output_size.w, w), ceil_div(output_size.h, h), ceil_div(output_size.d, d)}};
   }
   static __device__ __forceinline__ Volume tiles(const extents& input_size) {
-    int64_t deep = dims == 3 ? ceil_div(input_size.d, side) : 1;
-    return {{ceil_div(input_size.w, side), ceil_div(input_size.h, side), deep}};
+    int64_t deep = dims == 3 ? ceil_div(input_size.d, side(2)) : 1;
+    return {{ceil_div(input_size.w, side(0)), ceil_div(input_size.h, side(1)), deep}};
   }
   static __device__ __forceinline__ uint32_t packed(uint32_t x, uint32_t y, uint32_t z) {
     return x | y << bits | (dims == 3 ? z << (2 * bits) : 0);
@@ -40,6 +47,10 @@ struct cut {
   static __device__ __forceinline__ Volume sample(uint32_t box, int lane) {
     return {{along(box, 0) * w + lane % w, along(box, 1) * h + lane / w % h,
              dims == 3 ? along(box, 2) * d + lane / (w * h) : 0}};
+  }
+  // The place of an element along an axis of a tile.
+  static __device__ __forceinline__ int32_t place(int32_t i, int axis) {
+    return (i >> (axis == 0 ? 0 : axis == 1 ? log(0) : log(0) + log(1))) % side(axis);
   }
 };
 
@@ -103,7 +114,6 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
                                    extents grid_stride, int64_t padding, bool align_corners) {
   constexpr unsigned int everyone = 0xffffffffu;
   using shape = cut<dims>;
-  constexpr int log = shape::log;
   Volume in = along(input_size), out = along(output_size), stride = along(grid_stride);
   Volume boxes = shape::boxes(output_size), tiles = shape::tiles(input_size), runs = boxes;
   runs.along[0] = ceil_div(boxes.along[0], BOXES);
@@ -121,8 +131,8 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
       bool meets = within(place, out);
       const scalar_t* coordinates = grid + image * grid_stride.n + (meets ? place.dot(stride) : 0);
       Sample<scalar_t, dims, 2> sample(coordinates, grid_stride.c, in, padding, align_corners);
-      int32_t middle[3] = {first_tile<log>(sample.x), first_tile<log>(sample.y),
-                           dims == 3 ? first_tile<log>(sample.z) : 0};
+      int32_t middle[3] = {first_tile<shape::log(0)>(sample.x), first_tile<shape::log(1)>(sample.y),
+                           dims == 3 ? first_tile<shape::log(2)>(sample.z) : 0};
       meets = meets && middle[0] >= 0 && middle[1] >= 0 && middle[2] >= 0;
       records[(row * boxes.along[0] + x) * WARP + lane] = record_of(sample, meets);
       unsigned int voters = __ballot_sync(everyone, meets);
@@ -133,9 +143,9 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
         middle[axis] = __shfl_sync(everyone, middle[axis], leader);
       }
       bool far = false;
-      uint32_t met = tiles_near<log, 1>(sample.x, middle[0], far) *
-                     tiles_near<log, 3>(sample.y, middle[1], far);
-      met *= dims == 3 ? tiles_near<log, 9>(sample.z, middle[2], far) : 1 << 9;
+      uint32_t met = tiles_near<shape::log(0), 1>(sample.x, middle[0], far) *
+                     tiles_near<shape::log(1), 3>(sample.y, middle[1], far);
+      met *= dims == 3 ? tiles_near<shape::log(2), 9>(sample.z, middle[2], far) : 1 << 9;
       if (!meets) met = 0;
       for (int distance = WARP / 2; distance > 0; distance /= 2) {
         met |= __shfl_xor_sync(everyone, met, distance);
@@ -189,18 +199,19 @@ struct TileOfSamples {
   template <typename Visit>
   __device__ __forceinline__ void each_of(const record<T>& sample, const scalar_t* gradient,
                                           int64_t hop, Visit visit) const {
-    constexpr int log = shape::log, depth = dims == 3 ? 2 : 1;
+    constexpr int depth = dims == 3 ? 2 : 1;
     T weight[3][2];
     bool inside[3][2];
     int32_t corner = 0;
 #pragma unroll
     for (int axis = 0; axis < dims; ++axis) {
       int32_t at = shape::along(sample.taps, axis) - 1 - begin[axis];
-      corner += at * (1 << (axis * log));
+      corner += at * shape::pitch(axis);
       weight[axis][0] = sub_rn(T(1), sample.weight[axis]);
       weight[axis][1] = sample.weight[axis];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) inside[axis][i] = static_cast<uint32_t>(at + i) < shape::side;
+      for (int i = 0; i < 2; ++i)
+        inside[axis][i] = static_cast<uint32_t>(at + i) < shape::side(axis);
     }
     for (int32_t c = 0; c < served; ++c, gradient += hop, corner += shape::elements) {
       T each = to_opmath(*gradient);
@@ -214,7 +225,7 @@ struct TileOfSamples {
             if (!inside[0][i]) continue;
             T product = mul_rn(weight[0][i], weight[1][j]);
             if (dims == 3) product = mul_rn(product, weight[2][k]);
-            visit(corner + (k << (2 * log)) + (j << log) + i, mul_rn(product, each));
+            visit(corner + k * shape::pitch(2) + j * shape::pitch(1) + i, mul_rn(product, each));
           }
         }
       }
@@ -245,11 +256,12 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
   if (counts[0] != 0) return;
   using T = opmath_t<scalar_t>;
   using shape = cut<dims>;
-  constexpr int log = shape::log;
-  constexpr int32_t side = shape::side;
   auto totals = accumulator<scalar_t, in_tile>::in_shared(together * shape::elements, headroom);
   Volume in = along(input_size), tiles = shape::tiles(input_size);
   Volume boxes = shape::boxes(output_size);
+  int32_t width = static_cast<int32_t>(input_size.w), height = static_cast<int32_t>(input_size.h);
+  int32_t depth = static_cast<int32_t>(input_size.d);
+  int64_t by_row = in.along[0], by_frame = in.along[0] * in.along[1];
   int64_t channels = input_size.c, groups = ceil_div(channels, together);
   int64_t of_image = tiles.elements(), parts = input_size.n * of_image * groups;
   TileOfSamples<scalar_t, dims> tile;
@@ -260,7 +272,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     int64_t first = (part - list * groups) * together;
     Volume number = unravelled(list - image * of_image, tiles);
     for (int axis = 0; axis < 3; ++axis) {
-      tile.begin[axis] = static_cast<int32_t>(number.along[axis]) * (axis < dims ? side : 1);
+      tile.begin[axis] =
+          static_cast<int32_t>(number.along[axis]) * (axis < dims ? shape::side(axis) : 1);
     }
     tile.records = records + image * boxes.elements() * WARP;
     tile.list = lists + list * most_boxes;
@@ -275,15 +288,21 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
     __syncthreads();
     tile.each(grad_stride, [&](int32_t i, T addend) { totals.add(i, addend); });
     __syncthreads();
-    for (int32_t i = threadIdx.x; i < elements; i += blockDim.x) {
-      Volume place = {{tile.begin[0] + i % side, tile.begin[1] + (i >> log) % side,
-                       dims == 3 ? tile.begin[2] + (i >> (2 * log)) % side : 0}};
-      if (!within(place, in)) continue;
-      int64_t plane = image * channels + first + (i >> (dims * log));
-      int64_t element = place.dot({{1, in.along[0], in.along[0] * in.along[1]}});
+    scalar_t* to = result + (image * channels + first) * in.elements() + by_row * tile.begin[1] +
+                   by_frame * tile.begin[2] + tile.begin[0];
+    for (int32_t i = threadIdx.x; i < tile.served * shape::numbered; i += blockDim.x) {
+      int32_t c = i / shape::numbered, x = shape::place(i, 0), y = shape::place(i, 1);
+      int32_t z = dims == 3 ? shape::place(i, 2) : 0;
+      if (tile.begin[0] + x >= width || tile.begin[1] + y >= height) continue;
+      if (dims == 3 && tile.begin[2] + z >= depth) continue;
+      int32_t from = c * shape::elements + x + y * shape::pitch(1);
+      int64_t element = c * in.elements() + by_row * y + x;
+      if (dims == 3) {
+        from += z * shape::pitch(2);
+        element += by_frame * z;
+      }
       // Few samples meet few elements.
-      result[plane * in.elements() + element] =
-          totals.any(i) ? totals.finish_from_zero(i) : from_opmath<scalar_t>(0);
+      to[element] = totals.any(from) ? totals.finish_from_zero(from) : from_opmath<scalar_t>(0);
     }
     __syncthreads();
   }

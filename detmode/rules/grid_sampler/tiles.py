@@ -37,8 +37,10 @@ SOURCE = Source(
     ),
 )
 
-SIDE = {2: 32, 3: 16}
-"""Elements of a tile along each axis, by the number of axes, as in tiles.cu."""
+SIDES = {2: (32, 32), 3: (8, 16, 16)}
+"""Elements of a tile along the axes, by their number, as in tiles.cu."""
+PLACES = {2: 32 * 40, 3: 8 * 336}
+"""That a tile has in shared memory for a channel."""
 BOX = {2: (4, 8), 3: (2, 4, 4)}
 """Samples of a box along the axes: those of a warp."""
 WARP = 32
@@ -118,9 +120,9 @@ def tiles_of(
         shared: bytes of shared memory that a block may have. No bit depends on it.
     """
     dims = len(sizes)
-    each = bytes_of_sum(dtype) * SIDE[dims] ** dims
+    each = bytes_of_sum(dtype) * PLACES[dims]
     boxes = [-(-length // side) for length, side in zip(places, BOX[dims])]
-    of_image = prod(-(-size // SIDE[dims]) for size in sizes)
+    of_image = prod(-(-size // side) for size, side in zip(sizes, SIDES[dims]))
     if shared < each or max(*boxes, *sizes) > LONGEST[dims] or not n * channels * prod(boxes):
         return None
     # Two blocks share a multiprocessor where they can.
