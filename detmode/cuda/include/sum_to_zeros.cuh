@@ -4,8 +4,8 @@
 #include "accumulator.cuh"
 
 // Two neighbours a thread. Where neither has an addend their sums are not read: in a large result
-// that few addends meet, these are most of the bytes. Where `needed` is not null, but what it points at
-// is 0, `result` is filled already.
+// that few addends meet, these are most of the bytes. Where `needed` is not null, but what it
+// points at is 0, `result` is filled already.
 template <typename scalar_t>
 __global__ void finish_sums(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
                             scalar_t* __restrict__ result, int64_t n, int64_t headroom,

@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     grid_sampler_strips(const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid,
                         scalar_t* __restrict__ result, int64_t strip, int64_t strips,
                         extents input_size, extents output_size, extents grad_stride,
-                        extents grid_stride, int64_t padding, bool align_corners,
-                        int64_t headroom, const int32_t* needed) {
+                        extents grid_stride, int64_t padding, bool align_corners, int64_t headroom,
+                        const int32_t* needed) {
   if (needed != nullptr && *needed == 0) return;
   auto totals = accumulator<scalar_t, in_block>::in_shared(strip, headroom);
   Volume in = along(input_size);

@@ -40,7 +40,7 @@ SOURCE = Source(
 SIDES = {2: (32, 32), 3: (8, 16, 16)}
 """Elements of a tile along the axes, by their number, as in tiles.cu."""
 PLACES = {2: 32 * 40, 3: 8 * 336}
-"""That a tile has in shared memory for a channel."""
+"""Of a tile in shared memory, for a channel: its rows are apart."""
 BOX = {2: (4, 8), 3: (2, 4, 4)}
 """Samples of a box along the axes: those of a warp."""
 WARP = 32
@@ -86,7 +86,7 @@ class Tiles(NamedTuple):
 def worth_tiles(
     n: int, channels: int, sizes: Sequence[int], places: Sequence[int], strips: int
 ) -> bool:
-    """Whether tiles are expected to be quicker, for a smooth grid.
+    """Say whether tiles are expected to be quicker, for a smooth grid.
 
     Args:
         n: images.
@@ -120,21 +120,21 @@ def tiles_of(
         shared: bytes of shared memory that a block may have. No bit depends on it.
     """
     dims = len(sizes)
-    each = bytes_of_sum(dtype) * PLACES[dims]
+    channel = bytes_of_sum(dtype) * PLACES[dims]
     boxes = [-(-length // side) for length, side in zip(places, BOX[dims])]
     of_image = prod(-(-size // side) for size, side in zip(sizes, SIDES[dims]))
-    if shared < each or max(*boxes, *sizes) > LONGEST[dims] or not n * channels * prod(boxes):
+    if shared < channel or max(*boxes, *sizes) > LONGEST[dims] or not n * channels * prod(boxes):
         return None
     # Two blocks share a multiprocessor where they can.
     together = min(
-        max(shared // 2 // each, 1),
+        max(shared // 2 // channel, 1),
         max(n * of_image * channels // ENOUGH_BLOCKS, 1),
         MOST_TOGETHER,
         channels,
     )
     runs = n * prod(boxes[:-1]) * -(-boxes[-1] // RUN)
     listed = SLACK * -(-prod(boxes) // of_image) + SPARE
-    return Tiles(n * of_image, runs, n * prod(boxes), listed, together, together * each)
+    return Tiles(n * of_image, runs, n * prod(boxes), listed, together, together * channel)
 
 
 def add_in_tiles(result: Tensor, tiles: Tiles, addends: int, sampled: dict[str, Any]) -> Tensor:
@@ -144,7 +144,7 @@ def add_in_tiles(result: Tensor, tiles: Tiles, addends: int, sampled: dict[str, 
         result: (N, C, H, W) or (N, C, D, H, W), contiguous.
         tiles: the way.
         addends: of an element at most.
-        sampled: what the kernels take of the samples.
+        sampled: the kernels' arguments that describe the samples.
 
     Returns:
         Integers, the first of which is 0 if ``result`` is filled.

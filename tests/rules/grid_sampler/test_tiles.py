@@ -34,7 +34,7 @@ SIZES = {2: st.sampled_from([33, 9, 1, 32, 40]), 3: st.sampled_from([17, 5, 1, 1
 
 @pytest.fixture
 def decisions(monkeypatch) -> list[int]:
-    """What the GPU decided in each call: 0 where the tiles were added."""
+    """Decisions on the GPU, one for each call: 0 where the tiles were added."""
     found: list[int] = []
 
     def spied(*arguments: Any) -> Tensor:
@@ -52,9 +52,9 @@ def in_tiles(call: dict[str, Any], **fields: int) -> Tiles:
     grad, input = call["grad_output"], call["input"]
     cut = tiles_of(input.dtype, *input.shape[:2], input.shape[2:], grad.shape[2:], SHARED)
     assert cut is not None
-    each = cut.shared // cut.together
-    together = min(fields.pop("together", cut.together), input.shape[1], SHARED // each)
-    return cut._replace(together=together, shared=together * each, **fields)
+    channel = cut.shared // cut.together
+    together = min(fields.pop("together", cut.together), input.shape[1], SHARED // channel)
+    return cut._replace(together=together, shared=together * channel, **fields)
 
 
 def gradient(call: dict[str, Any], way: GradientWay) -> Tensor:
@@ -149,7 +149,7 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("strips", [False, True])
 def test_rough_grids_go_the_way_of_before(kind: str, strips: bool, decisions) -> None:
-    """What is not smooth is added by the launches behind; without a tap there is nothing to add."""
+    """The launches behind add what is not smooth; without a tap there is nothing to add."""
     call = backward(Maker(torch.float32), (40, 2), (70, 70), (70, 70), smooth=True)
     call = {name: x[:2] if isinstance(x, Tensor) else x for name, x in call.items()}
     call["grid"] = HOSTILE[kind](call["grid"])
@@ -164,7 +164,7 @@ def test_rough_grids_go_the_way_of_before(kind: str, strips: bool, decisions) ->
 
 @pytest.mark.parametrize("strips", [False, True])
 def test_launches_behind_leave_what_is_there(strips: bool, monkeypatch) -> None:
-    """Where the tiles are added, they neither add nor write, in memory or in strips."""
+    """They neither add nor write where the tiles are added, in memory or in strips."""
 
     def filled(result: Tensor, *_: Any) -> Tensor:
         result.fill_(7)
