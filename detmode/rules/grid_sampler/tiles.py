@@ -83,22 +83,18 @@ class Tiles(NamedTuple):
     shared: int
 
 
-def worth_tiles(
-    n: int, channels: int, sizes: Sequence[int], places: Sequence[int], strips: int
-) -> bool:
-    """Say whether tiles are expected to be quicker, for a smooth grid.
+def worth_tiles(channels: int, sizes: Sequence[int], places: Sequence[int], strips: int) -> bool:
+    """Say whether tiles are expected to be quicker, for many samples of a smooth grid.
 
     Args:
-        n: images.
         channels: of each image.
         sizes: of each channel.
         places: sizes of the output.
         strips: of a channel that blocks would add in shared memory instead, or 0.
     """
-    samples = prod(places)
-    few = n * channels * samples < FEWEST or samples * SPARSEST < prod(sizes)
     # A block with a channel for itself finds each sample's taps as often as tiles and their boxes.
-    return not few and (channels >= 3 or not 0 < strips <= len(sizes))
+    shared = channels >= 3 or not 0 < strips <= len(sizes)
+    return shared and prod(places) * SPARSEST >= prod(sizes)
 
 
 def tiles_of(

@@ -10,7 +10,7 @@ import torch
 
 from detmode.cuda import bytes_of_sum
 from detmode.cuda.strips import Strips, strips_of
-from detmode.rules.grid_sampler.tiles import Tiles, tiles_of, worth_tiles
+from detmode.rules.grid_sampler.tiles import FEWEST, Tiles, tiles_of, worth_tiles
 
 MANY = 2**18
 """Threads from which more channels a thread are worth more than more threads."""
@@ -68,6 +68,8 @@ def choose(
         strips = strips_of(planes, prod(sizes), samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-    if taps == 2 and worth_tiles(n, channels, sizes, places, strips.strips if strips else 0):
-        tiles = tiles_of(dtype, n, channels, sizes, places, shared)
+    if taps == 2 and numel >= FEWEST:
+        of_channel = strips.strips if strips else 0
+        if worth_tiles(channels, sizes, places, of_channel):
+            tiles = tiles_of(dtype, n, channels, sizes, places, shared)
     return GradientWay(strips, per_thread, runs, tiles)

@@ -13,7 +13,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.cuda.strips import Strips
-from detmode.rules.grid_sampler import gradients, reference, tiles
+from detmode.rules.grid_sampler import gradients, reference, tiles, ways
 from detmode.rules.grid_sampler.arguments import BILINEAR, backward
 from detmode.rules.grid_sampler.sampling import Sampling
 from detmode.rules.grid_sampler.tiles import Tiles, tiles_of, worth_tiles
@@ -214,7 +214,7 @@ def test_program_whose_grid_is_smooth(monkeypatch, decisions) -> None:
     image = Maker(torch.float32).normal(1, 3, 40, 50).requires_grad_()
     found = []
     for fewest in (1, math.inf):
-        monkeypatch.setattr(tiles, "FEWEST", fewest)
+        monkeypatch.setattr(ways, "FEWEST", fewest)
         with DeterministicMode(simulate="cuda"):
             F.grid_sample(image, grid, align_corners=False).square().sum().backward()
         found.append(image.grad)
@@ -224,22 +224,34 @@ def test_program_whose_grid_is_smooth(monkeypatch, decisions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "strips", "worth"),
+    ("channels", "size", "out", "strips", "worth"),
     [
-        (((64, 3), (224, 224), (224, 224)), 3, True),
-        (((8, 64), (96, 128), (96, 128)), 1, True),
-        (((1, 1), (160, 192, 224), (160, 192, 224)), 0, True),
-        (((512, 1), (96, 128), (96, 128)), 1, False),
-        (((512, 1), (96, 128), (96, 128)), 2, False),
-        (((1, 3), (224, 224), (224, 224)), 3, False),
-        (((7040, 3), (55, 128), (9, 9)), 0, False),
-        (((0, 3), (224, 224), (224, 224)), 3, False),
+        (3, (224, 224), (224, 224), 3, True),
+        (64, (96, 128), (96, 128), 1, True),
+        (1, (160, 192, 224), (160, 192, 224), 0, True),
+        (1, (224, 224), (224, 224), 3, True),
+        (1, (96, 128), (96, 128), 1, False),
+        (1, (96, 128), (96, 128), 2, False),
+        (1, (60, 60, 60), (60, 60, 60), 3, False),
+        (3, (55, 128), (9, 9), 0, False),
+        (3, (8, 8), (4, 2), 0, True),
+        (3, (8, 8), (1, 7), 0, False),
     ],
 )
-def test_sizes_for_which_tiles_are_worth_it(call: Any, strips: int, worth: bool) -> None:
-    """Many samples, not too far apart, and channels that share their taps or have no other way."""
-    batch, size, out = call
-    assert worth_tiles(*batch, size, out, strips) is worth
+def test_sizes_for_which_tiles_are_worth_it(
+    channels: int, size: tuple[int, ...], out: tuple[int, ...], strips: int, worth: bool
+) -> None:
+    """Samples are not too far apart, and channels share their taps, or have no better way."""
+    assert worth_tiles(channels, size, out, strips) is worth
+
+
+@pytest.mark.parametrize(
+    ("taps", "n", "tiled"), [(2, 7, True), (2, 6, False), (2, 0, False), (1, 7, False)]
+)
+def test_many_linear_samples_have_tiles(taps: int, n: int, tiled: bool) -> None:
+    """From 2^20 samples of all channels on."""
+    way = choose(torch.float32, taps, n, 3, (224, 224), (224, 224), SHARED)
+    assert (way.tiles is not None) is tiled
 
 
 @pytest.mark.parametrize(
