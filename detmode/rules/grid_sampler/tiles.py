@@ -56,11 +56,12 @@ MOST_TOGETHER = 8
 """Channels of a block at most."""
 FEWEST = 2**20
 """Samples of all channels from which the launches are worth it."""
-SPARSEST = 8
+SPARSEST = 4
 """Elements for each sample up to which they are."""
-SLACK, SPARE = 4, 64
-"""A tile's list holds so many times the average tile's boxes, and some more: where boxes meet
-several tiles, lists are longer."""
+SLACK = {2: 2, 3: 4}
+"""A list holds so many times the average tile's boxes, by the number of axes, as boxes that meet
+several tiles are on several lists; and some more, for an input of few tiles."""
+SPARE = 40
 
 
 class Tiles(NamedTuple):
@@ -129,7 +130,7 @@ def tiles_of(
         channels,
     )
     runs = n * prod(boxes[:-1]) * -(-boxes[-1] // RUN)
-    listed = SLACK * -(-prod(boxes) // of_image) + SPARE
+    listed = SLACK[dims] * -(-prod(boxes) // of_image) + SPARE
     return Tiles(n * of_image, runs, n * prod(boxes), listed, together, together * channel)
 
 

@@ -234,8 +234,8 @@ def test_program_whose_grid_is_smooth(monkeypatch, decisions) -> None:
         (1, (96, 128), (96, 128), 2, False),
         (1, (60, 60, 60), (60, 60, 60), 3, False),
         (3, (55, 128), (9, 9), 0, False),
-        (3, (8, 8), (4, 2), 0, True),
-        (3, (8, 8), (1, 7), 0, False),
+        (3, (8, 8), (4, 4), 0, True),
+        (3, (8, 8), (3, 5), 0, False),
     ],
 )
 def test_sizes_for_which_tiles_are_worth_it(
