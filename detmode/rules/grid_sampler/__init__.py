@@ -43,7 +43,7 @@ up to 8 channels, for which it computes its weights once. In shared memory all o
 strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. The
 gradient of the grid reads what ATen reads, in a launch of its own. For a smooth grid, of at least
 2^20 samples of all channels, 16 bytes a sample (in float64 32) are written once and read about
-three times (5 in volumes) for each group of channels, 7 at most on that GPU.
+three times (4 in volumes) for each group of channels, 7 at most on that GPU.
 
 In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
 many as pixels, and 6.1 times the floor for trilinear ones of one channel.
