@@ -4,6 +4,9 @@
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
   20) of scratch per destination. Single elements of many planes that are not
   too large are added in shared memory, by blocks that need no scratch.
+* *bins*: single elements, four for each destination or more. Reads the elements twice and the index
+  once, and adds each in one integer addition, exactly; needs up to 136 bytes of scratch for each
+  destination (bfloat16: 72, float16: 24), of which it uses what the exponents span.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
@@ -21,6 +24,7 @@ from enum import Enum, auto
 import torch
 
 from detmode.cuda import bytes_of_sum, index_ctype, parts_of
+from detmode.cuda.rows.exponent_bins import has_bins
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -66,6 +70,8 @@ class Way(Enum):
     """Sums of integers, of which a thread takes one element after the other."""
     TOGETHER = auto()
     """The same bits of a thread that takes several elements at once."""
+    BINS = auto()
+    """Sums of single elements, exact but for one rounding, in bins by exponent."""
     ELECTED = auto()
     """Assignments: each destination elects the last row that names it."""
     DIRECT = auto()
@@ -78,6 +84,7 @@ def choose_sum(
     *,
     by_row: bool = True,
     mean: bool = False,
+    include_self: bool = True,
     aligned: bool = False,
     shared: int = 0,
 ) -> Way | Strips:
@@ -88,12 +95,15 @@ def choose_sum(
         dtype: of the rows, and of what they are added to.
         by_row: one index is for a whole row, not for an element.
         mean: sums are divided by the number of their addends.
+        include_self: what a destination held is an addend too.
         aligned: both memories begin at a multiple of ``AT_ONCE`` bytes.
         shared: bytes of shared memory that a block may have.
     """
     named = shape if by_row else flat(shape)
     if _are_few(named) or (shape.rows == 1 and not mean):
         return Way.FEW
+    if by_row and include_self and not mean and has_bins(shape, dtype):
+        return Way.BINS
     if _sort_moves_less(named, dtype):
         return Way.WIDE if aligned and not mean and _are_wide(named, dtype) else Way.SORTED
     strips = None
