@@ -21,7 +21,7 @@ MOST_ADDENDS = (1 << 24) - 2
 """Of one destination, so that no bin overflows; with its initial value they are below 2**24."""
 BINS = {torch.float32: 16, torch.bfloat16: 8, torch.float16: 2}
 """Of a destination, at most."""
-CROWD = 4
+LEAST_ADDENDS = 4
 """Addends for each destination from which the bins are worth their memory, and their time even
 where the addends span all exponents."""
 READ = 8
@@ -49,7 +49,7 @@ def has_bins(shape: Rows, dtype: torch.dtype) -> bool:
     """
     outer, rows, inner, size, _ = shape
     single = outer == inner == 1 and dtype in BINS
-    return single and CROWD * size <= rows <= MOST_ADDENDS
+    return single and LEAST_ADDENDS * size <= rows <= MOST_ADDENDS
 
 
 def add_in_bins(

@@ -12,8 +12,8 @@
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
   single row, of which at most one addend reaches a destination, however long it is.
 
-Sizes and dtypes choose between these, so that the bits of a sum are the same on every GPU. Other choices
-change no bit; the shared memory of a block takes part in them.
+Sizes and dtypes choose between these, so that the bits of a sum are the same on every GPU. Other
+choices change no bit; the shared memory of a block takes part in them.
 """
 
 from __future__ import annotations
