@@ -27,7 +27,7 @@ where the addends span all exponents."""
 READ = 8
 """Elements that a thread looks at before it reads on, for the extent of their exponents."""
 MOST_BLOCKS = 512
-"""That look for it: each block of the next launch reads what they found."""
+"""Blocks that look for it; each block of the next launch reads what they found."""
 
 SOURCE = Source(
     __file__,

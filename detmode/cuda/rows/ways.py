@@ -95,7 +95,7 @@ def choose_sum(
         dtype: of the rows, and of what they are added to.
         by_row: one index is for a whole row, not for an element.
         mean: sums are divided by the number of their addends.
-        include_self: what a destination held is an addend too.
+        include_self: a destination's value before is an addend too.
         aligned: both memories begin at a multiple of ``AT_ONCE`` bytes.
         shared: bytes of shared memory that a block may have.
     """

@@ -45,7 +45,7 @@ def rounded(exact: Fraction, dtype: torch.dtype) -> float:
 
 
 def sum_of(terms: list[float], dtype: torch.dtype) -> float:
-    """What IEEE additions would give if only the last one rounded, the initial value last."""
+    """The sum by IEEE additions of which only the last one rounds."""
     if not all(map(math.isfinite, terms)):
         return sum(term for term in terms if not math.isfinite(term))
     total = sum(map(Fraction, terms))
@@ -151,6 +151,18 @@ def test_no_bin_overflows(dtype: torch.dtype) -> None:
     units = [Fraction(2) ** (last - (b + 1) * width) for b in range(count)]
     exact = [sum(n * largest * unit for n, unit in zip(case, units)) for case in cases]
     assert out.tolist() == [rounded(Fraction(each), dtype) for each in exact]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", BINS, ids=str)
+def test_the_least_addend_decides_between_two_neighbours(dtype: torch.dtype, sign: int) -> None:
+    """However far it lies below two others whose sum is in the middle."""
+    limit = torch.finfo(dtype)
+    least = limit.smallest_normal * limit.eps
+    source = torch.tensor([1, limit.eps / 2, least, 1, limit.eps / 2, -least, 1, limit.eps / 2])
+    index = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
+    got = added(torch.zeros(3, dtype=dtype), index, source.to(dtype) * sign)
+    assert got.tolist() == [sign * (1 + limit.eps), sign, sign]
 
 
 def test_a_turn_of_each_thread() -> None:

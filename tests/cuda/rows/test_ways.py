@@ -57,7 +57,7 @@ def test_sums_of_rows(shape: Rows, dtype: torch.dtype, way: Way) -> None:
 
 @pytest.mark.parametrize("unlike", [{"include_self": False}, {"mean": True}], ids=str)
 def test_sums_without_bins(unlike: dict[str, bool]) -> None:
-    """What bins do not say, whether a destination has an addend and how many, is for other ways."""
+    """Bins do not say whether a destination has an addend, nor how many: other ways count them."""
     assert choose_sum(Rows(1, 2**19, 1, 5), F32, **unlike) is Way.TOGETHER
 
 
