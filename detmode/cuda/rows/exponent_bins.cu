@@ -49,7 +49,7 @@ constexpr int64_t SAW_NAN = accumulator_detail::SAW_NAN;
 constexpr int64_t SAW_INFINITY = accumulator_detail::SAW_POSITIVE_INFINITY;
 constexpr int64_t SAW_NEGATIVE_INFINITY = accumulator_detail::SAW_NEGATIVE_INFINITY;
 constexpr int64_t SAW_SPECIAL = SAW_NAN | SAW_INFINITY | SAW_NEGATIVE_INFINITY;
-constexpr int64_t SAW_OTHER_THAN_NEGATIVE_ZERO = 8;
+constexpr int64_t SAW_POSITIVE = 8;  // 0.0 too
 
 template <typename scalar_t>
 static __device__ __forceinline__ int64_t note_of(number x) {
@@ -247,8 +247,7 @@ __global__ void __launch_bounds__(THREADS)
       add_in_warp(totals.bin(positions[k], place.bin), part, true);
       if (all.marks != 0) {
         int64_t note = note_of<scalar_t>(x);
-        bool other = x.significand != 0 || !x.negative;
-        if (other && (all.marks & MARK_NEGATIVE_ZERO)) note |= SAW_OTHER_THAN_NEGATIVE_ZERO;
+        if ((all.marks & MARK_NEGATIVE_ZERO) && !x.negative) note |= SAW_POSITIVE;
         take_note(totals.notes(positions[k]), note);
       }
     }
@@ -256,7 +255,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 // A destination without addends keeps its bits: the sum of one number is that number. A NaN stays
-// as it is, and so does -0.0 where all addends are; other sums that are zero are 0.0.
+// as it is, and so does -0.0 where all addends are: without a positive one, or 0.0, others would
+// not have added up to zero. Other sums that are zero are 0.0.
 template <typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
     bins_finish(const int32_t* __restrict__ extents, const int64_t* __restrict__ bins,
@@ -278,10 +278,8 @@ __global__ void __launch_bounds__(THREADS)
       low = 0 - low;
       high = ~high + (low == 0 ? 1 : 0);
     }
-    if ((high | low) == 0 && (all.marks & MARK_NEGATIVE_ZERO) &&
-        (note & SAW_OTHER_THAN_NEGATIVE_ZERO) == 0) {
-      continue;
-    }
+    bool notes_signs = (all.marks & MARK_NEGATIVE_ZERO) != 0;
+    if ((high | low) == 0 && notes_signs && (note & SAW_POSITIVE) == 0) continue;
     out[i] = round_to<scalar_t>(negative, high, low, sum.exponent);
   }
 }
