@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // A destination without addends keeps its bits: the sum of one number is that number. A NaN stays
 // as it is, and so does -0.0 where all addends are: without a positive one, or 0.0, others would
-// not have added up to zero. Other sums that are zero are 0.0.
+// not have brought it back to zero. Other sums that are zero are 0.0.
 template <typename scalar_t>
 __global__ void __launch_bounds__(THREADS)
     bins_finish(const int32_t* __restrict__ extents, const int64_t* __restrict__ bins,
@@ -278,8 +278,8 @@ __global__ void __launch_bounds__(THREADS)
       low = 0 - low;
       high = ~high + (low == 0 ? 1 : 0);
     }
-    bool notes_signs = (all.marks & MARK_NEGATIVE_ZERO) != 0;
-    if ((high | low) == 0 && notes_signs && (note & SAW_POSITIVE) == 0) continue;
+    bool notes_signs = (all.marks & MARK_NEGATIVE_ZERO) != 0, positive = (note & SAW_POSITIVE) != 0;
+    if ((high | low) == 0 && notes_signs && !positive && to_opmath(out[i]) == 0) continue;
     out[i] = round_to<scalar_t>(negative, high, low, sum.exponent);
   }
 }
