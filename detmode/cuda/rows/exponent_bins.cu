@@ -278,8 +278,8 @@ __global__ void __launch_bounds__(THREADS)
       low = 0 - low;
       high = ~high + (low == 0 ? 1 : 0);
     }
-    bool notes_signs = (all.marks & MARK_NEGATIVE_ZERO) != 0, positive = (note & SAW_POSITIVE) != 0;
-    if ((high | low) == 0 && notes_signs && !positive && to_opmath(out[i]) == 0) continue;
+    bool positive = (note & SAW_POSITIVE) != 0;
+    if ((high | low) == 0 && !positive && to_opmath(out[i]) == 0) continue;
     out[i] = round_to<scalar_t>(negative, high, low, sum.exponent);
   }
 }

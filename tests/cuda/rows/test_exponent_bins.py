@@ -164,10 +164,22 @@ def test_the_least_addend_decides_between_two_neighbours(dtype: torch.dtype, sig
     """However far it lies below two others whose sum is in the middle."""
     limit = torch.finfo(dtype)
     least = limit.smallest_normal * limit.eps
-    source = torch.tensor([1, limit.eps / 2, least, 1, limit.eps / 2, -least, 1, limit.eps / 2])
-    index = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
-    got = added(torch.zeros(3, dtype=dtype), index, source.to(dtype) * sign)
-    assert got.tolist() == [sign * (1 + limit.eps), sign, sign]
+    source = torch.tensor([1, limit.eps / 2, least, 1, limit.eps / 2, -least, 1, limit.eps / 2, 1])
+    index = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 3])
+    got = added(torch.zeros(4, dtype=dtype), index, source.to(dtype) * sign)
+    assert got.tolist() == [sign * (1 + limit.eps), sign, sign, sign]
+
+
+def test_the_largest_addend_may_be_anywhere() -> None:
+    """Each block looks at what all blocks have found, more of them than it has threads."""
+    n = 258 * exponent_bins.THREADS
+    source, index = torch.ones(n), torch.zeros(n, dtype=torch.int64)
+    source[-2] = 2.0**40
+    with patch.object(exponent_bins, "READ", 1):
+        assert (
+            added(torch.zeros(1), index, source).tolist()
+            == sums(torch.zeros(1), index, source).tolist()
+        )
 
 
 @pytest.mark.parametrize("dtype", BINS, ids=str)
