@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from detmode import DeterministicMode
 from detmode.cuda import ctype, host, launch
 from detmode.cuda.rows import exponent_bins
 from detmode.cuda.rows.exponent_bins import BINS, MOST_ADDENDS, SOURCE
@@ -204,6 +205,18 @@ def test_a_turn_of_each_thread() -> None:
     want = sums(out, index % 600, source)
     with patch.multiple(exponent_bins, MOST_BLOCKS=2), host.check_races():
         assert same_bits(added(out, index, source), want)
+
+
+def test_the_launches_do_not_depend_on_the_addends() -> None:
+    """A plan that was written down for addends of like size serves those of all exponents."""
+    maker = Maker(torch.float32, seed=8)
+    index = maker.integers(0, 9, 200)
+    with DeterministicMode(simulate="cuda"):
+        for spread in (0, 0, 0, 120, 20, 0):
+            exponents = maker.integers(-spread, spread + 1, 209)
+            values = maker.normal(209) * 2.0**exponents
+            out, source = values[200:], values[:200]
+            assert same_bits(out.scatter_add(0, index, source), sums(out, index, source))
 
 
 @pytest.mark.parametrize("position", [-10, 9])
