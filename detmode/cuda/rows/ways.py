@@ -4,13 +4,13 @@
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
   20) of scratch per destination. Single elements of many planes that are not
   too large are added in shared memory, by blocks that need no scratch.
-* *bins*: single elements, four for each destination or more. Reads the elements twice and the index
-  once, and adds each in one integer addition, exactly; needs up to 136 bytes of scratch for each
-  destination (bfloat16: 72, float16: 24), of which it uses what the exponents span.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
   single row, of which at most one addend reaches a destination, however long it is.
+* *bins*: single elements, four for each destination or more. Reads the elements twice and the index
+  once, and adds each in one integer addition, exactly; needs up to 136 bytes of scratch for each
+  destination (bfloat16: 72, float16: 24), of which it uses what the exponents span.
 
 Sizes and dtypes choose between these, so that the bits of a sum are the same on every GPU. Other
 choices change no bit; the shared memory of a block takes part in them.
@@ -66,12 +66,12 @@ class Way(Enum):
     """By a stable sort of the index."""
     WIDE = auto()
     """The same, and several columns are read at once. Needs aligned rows; its bits are those."""
+    BINS = auto()
+    """Sums of single elements, exact but for one rounding, in bins by exponent."""
     SINGLY = auto()
     """Sums of integers, of which a thread takes one element after the other."""
     TOGETHER = auto()
     """The same bits of a thread that takes several elements at once."""
-    BINS = auto()
-    """Sums of single elements, exact but for one rounding, in bins by exponent."""
     ELECTED = auto()
     """Assignments: each destination elects the last row that names it."""
     DIRECT = auto()
