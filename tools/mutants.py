@@ -315,6 +315,11 @@ UNSEEN = (
         ("integer_sums.cu", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
     ),
     *_seen_by(
+        "rows/test_exponent_bins.py",
+        ("exponent_bins.cu", "", "low | (below ? 1 : 0)", "low"),
+        ("exponent_bins.cu", "", "!positive && to_opmath(out[i]) == 0", "!positive"),
+    ),
+    *_seen_by(
         "test_accumulator.py",
         ("accumulator.cuh", "scaled_in_double", "return __double2ll_rn(", "return __double2ll_rz("),
         ("accumulator.cuh", "scaled_by_shift", "below_half + odd)", "below_half)"),

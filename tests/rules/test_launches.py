@@ -38,6 +38,10 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
         lambda: put(X, places(200), torch.ones(200)),
         ["assign_elect<int32_t>", "assign_owned<int32_t, int32_t>"],
     ),
+    "sums_of_elements": (
+        lambda: put(X[:50], places(200), torch.ones(200), accumulate=True),
+        [f"bins_{step}<float>" for step in ("extent", "begin", "add", "finish")],
+    ),
     "few_elements": (lambda: put(X, places(20, 6), torch.ones(20)), ["assign_few<int32_t>"]),
     "few_rows": (
         lambda: index_copy(ROWS, 0, places(9, 4) % 4, ROWS[:9]),

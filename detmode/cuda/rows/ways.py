@@ -8,9 +8,12 @@
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
   single row, of which at most one addend reaches a destination, however long it is.
+* *bins*: single elements, four for each destination or more. Reads the elements twice and the index
+  once, and adds each in one integer addition, exactly; needs up to 136 bytes of scratch for each
+  destination (bfloat16: 72, float16: 24), of which it uses what the exponents span.
 
-Sizes alone choose between these, so that the bits of a sum are the same on every GPU. Other choices
-change no bit; the shared memory of a block takes part in them.
+Sizes and dtypes choose between these, so that the bits of a sum are the same on every GPU. Other
+choices change no bit; the shared memory of a block takes part in them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from enum import Enum, auto
 import torch
 
 from detmode.cuda import bytes_of_sum, index_ctype, parts_of
+from detmode.cuda.rows.exponent_bins import has_bins
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -62,6 +66,8 @@ class Way(Enum):
     """By a stable sort of the index."""
     WIDE = auto()
     """The same, and several columns are read at once. Needs aligned rows; its bits are those."""
+    BINS = auto()
+    """Sums of single elements, exact but for one rounding, in bins by exponent."""
     SINGLY = auto()
     """Sums of integers, of which a thread takes one element after the other."""
     TOGETHER = auto()
@@ -78,6 +84,7 @@ def choose_sum(
     *,
     by_row: bool = True,
     mean: bool = False,
+    include_self: bool = True,
     aligned: bool = False,
     shared: int = 0,
 ) -> Way | Strips:
@@ -88,12 +95,15 @@ def choose_sum(
         dtype: of the rows, and of what they are added to.
         by_row: one index is for a whole row, not for an element.
         mean: sums are divided by the number of their addends.
+        include_self: a destination's value before is an addend too.
         aligned: both memories begin at a multiple of ``AT_ONCE`` bytes.
         shared: bytes of shared memory that a block may have.
     """
     named = shape if by_row else flat(shape)
     if _are_few(named) or (shape.rows == 1 and not mean):
         return Way.FEW
+    if by_row and include_self and not mean and has_bins(shape, dtype):
+        return Way.BINS
     if _sort_moves_less(named, dtype):
         return Way.WIDE if aligned and not mean and _are_wide(named, dtype) else Way.SORTED
     strips = None

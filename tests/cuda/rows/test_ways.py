@@ -30,10 +30,20 @@ LONG = 2**31
         (Rows(1, 65, 64, 5), F64, Way.WIDE),
         (Rows(1, 65, 128, LONG - 1), F32, Way.WIDE),
         (Rows(1, 65, 128, LONG), F32, Way.SORTED),
-        (Rows(1, 65, 1, 5), F32, Way.SINGLY),
         (Rows(1, 65, 1, 1000), F32, Way.SORTED),
-        (Rows(1, 2**19 - 1, 1, 5), F32, Way.SINGLY),
-        (Rows(1, 2**19, 1, 5), F32, Way.TOGETHER),
+        (Rows(1, 2**19 - 1, 1, 2**18), F32, Way.SINGLY),
+        (Rows(1, 2**19, 1, 2**18), F32, Way.TOGETHER),
+        # Single elements, four for each destination, and below 2**24 with an initial value.
+        (Rows(1, 65, 1, 16), F32, Way.BINS),
+        (Rows(1, 65, 1, 17), F32, Way.SORTED),
+        (Rows(1, 64, 1, 16), F32, Way.FEW),
+        (Rows(1, 2**19, 1, 2**17), torch.bfloat16, Way.BINS),
+        (Rows(1, 2**19, 1, 2**17, True), torch.float16, Way.BINS),
+        (Rows(1, 2**24 - 2, 1, 10_000), F32, Way.BINS),
+        (Rows(1, 2**24 - 1, 1, 10_000), F32, Way.TOGETHER),
+        (Rows(1, 2**19, 1, 10_000), F64, Way.SORTED),
+        (Rows(1, 2**19, 2, 100_000), F32, Way.TOGETHER),
+        (Rows(2, 2**19, 1, 10_000), F32, Way.SORTED),
         # Cheaper sorted, while int32 has their positions.
         (Rows(1, LONG - 1, 1, 2), C128, Way.SORTED),
         (Rows(1, LONG, 1, 2), C128, Way.TOGETHER),
@@ -43,6 +53,12 @@ LONG = 2**31
 def test_sums_of_rows(shape: Rows, dtype: torch.dtype, way: Way) -> None:
     """Few rows are one launch; others are sorted where fewer bytes move, or added as integers."""
     assert choose_sum(shape, dtype, aligned=True) is way
+
+
+@pytest.mark.parametrize("unlike", [{"include_self": False}, {"mean": True}], ids=str)
+def test_sums_without_bins(unlike: dict[str, bool]) -> None:
+    """Bins do not say whether a destination has an addend, nor how many: other ways count them."""
+    assert choose_sum(Rows(1, 2**19, 1, 10_000), F32, **unlike) is Way.TOGETHER
 
 
 @pytest.mark.parametrize("unlike", [{"aligned": False}, {"mean": True}], ids=str)
