@@ -1,5 +1,7 @@
 """Sizes choose the way to add, multiply and assign rows, and the share of a thread."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -114,9 +116,37 @@ def test_products(shape: Rows, by_row: bool, way: Way) -> None:
 )
 def test_assignments(shape: Rows, by_row: bool, way: object) -> None:
     """Destinations elect an owner unless they are very many; a row without a rival has no owner."""
-    chosen = choose_assignment(shape, by_row=by_row, shared=0 if by_row else MOST)
+    choose = partial(choose_assignment, shape, width=2, by_row=by_row)
+    chosen = choose(shared=0 if by_row else MOST)
     assert way in (chosen, type(chosen))
-    assert choose_assignment(shape, by_row=by_row, unique=True, shared=MOST) is Way.DIRECT
+    assert choose(unique=True, shared=MOST) is Way.DIRECT
+
+
+@pytest.mark.parametrize(
+    ("shape", "by_row", "way"),
+    [
+        (Rows(1, 64, 1, 2**30), True, Way.FEW),
+        (Rows(1, 65, 1, 1), True, Way.IN_PLACE),
+        (Rows(1, 65, 1, 2**40), True, Way.IN_PLACE),
+        (Rows(1, 2, 9, 5), False, Way.IN_PLACE),
+        (Rows(64, 300, 1, 16 * 300), False, Strips),
+        (Rows(64, 300, 1, 16 * 300 + 1), False, Way.IN_PLACE),
+        # Rows, of which each owner is by itself in the memory of the destinations.
+        (Rows(1, 65, 2000, 65 * 16), True, Way.ELECTED),
+        (Rows(1, 65, 2000, 65 * 16 + 1), True, Way.IN_PLACE),
+        (Rows(3, 65, 1, 65 * 16), True, Way.ELECTED),
+        (Rows(3, 65, 1, 2**25), True, Way.IN_PLACE),
+        # As many as 32 bits can count.
+        (Rows(1, LONG - 1, 1, 2**40), True, Way.IN_PLACE),
+        (Rows(1, LONG, 1, 2**40), True, Way.ELECTED),
+    ],
+    ids=str,
+)
+def test_words_that_hold_a_position(shape: Rows, by_row: bool, way: object) -> None:
+    """Words of four bytes and more are where their destination elects, and nothing is sorted."""
+    for width in (4, 8, 16):
+        chosen = choose_assignment(shape, width=width, by_row=by_row, shared=0 if by_row else MOST)
+        assert way in (chosen, type(chosen))
 
 
 @pytest.mark.parametrize(
