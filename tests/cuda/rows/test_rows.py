@@ -169,7 +169,7 @@ def test_what_looks_like_a_position(dtype: torch.dtype, shape: Rows) -> None:
     for seed in range(8):
         index = Maker(torch.int64, seed=seed).integers(0, shape.size - 1, shape.rows)
         move = move_of(out, index, source, shape)
-        with host.check_races():
+        with host.schedule(seed), host.check_races():
             move.run(assign_rows, Way.IN_PLACE)
         found = in_schedules(lambda move=move: move.run(assign_rows, Way.IN_PLACE), seed)
         last_wins.assert_last_wins(found, out, move.to, source)
