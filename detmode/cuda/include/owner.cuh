@@ -20,8 +20,8 @@ static __device__ __forceinline__ void elect_last(owner_t* owners, int64_t desti
 }
 
 // A mark holds some source of its destination, and rises to the last. Who meets a later one has
-// lost, and so has whom a later one replaces: in the end all but the last. The third launch reads no
-// mark, for by then it may be a value, which looks like any position.
+// lost, and so has whom a later one replaces: in the end all but the last. The third launch reads
+// no mark, for by then it may be a value, which looks like any position.
 static __device__ __forceinline__ void elect_marked(int32_t* mark, uint8_t* lost,
                                                     int32_t position) {
   int32_t rival = load_relaxed(mark);
