@@ -13,14 +13,11 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, index_ctype, launch, magic_number, new_empty
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
+from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
 
-COLUMNS = 4
-"""Neighbours along w that one thread serves where windows choose few elements."""
 FEW = 16
 """Elements for each window from which those that windows choose are few."""
-THREADS = 2**20
-"""Threads at most where windows choose few elements: a GPU holds a quarter of them at once."""
 
 PooledShape = namedtuple(
     "PooledShape",
@@ -98,33 +95,29 @@ class Pooled(NamedTuple):
         numel, windows = self.planes * self.elements, self.planes * self.windows
         return choose_share(self.shared, numel, windows, most, least=least)
 
+    @property
+    def choose_few(self) -> bool:
+        """Whether windows choose so few elements that zeros and a launch for these are quicker."""
+        return self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """What lies before the axes, and behind."""
+        return (self.planes, 1) if self.flat else (self.leading[0], self.leading[1])
+
     def laid_out(self, share: Share) -> PooledShape:
         """The layout for threads with such a share."""
-        outer, inner = (self.planes, 1) if self.flat else self.leading
+        outer, inner = self._parts
         shares = -(-self.shared // share.per_thread)
         threads = self.planes * self.elements // (self.shared or 1) * shares
         lanes = shares if inner > 1 else 1
         return pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, lanes)
 
-    def apart(self) -> int | None:
-        """Choose whether a thread serves neighbours along w, as windows choose few elements.
-
-        Returns:
-            The planes from one of a thread to its next; None where that is not the quicker one, or
-            does not work.
-        """
-        is_long = self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
-        if not self.flat or self.sizes[-1] % COLUMNS or not is_long:
-            return None
-        return max(1, min(self.planes, THREADS // (self.elements // COLUMNS)))
-
-    def few(self, most: int, apart: int) -> tuple[Share, PooledShape]:
-        """The share and the layout of threads that serve neighbours along w."""
-        lanes = self.sizes[-1] // COLUMNS
-        threads = self.elements // COLUMNS * apart
-        counter = index_ctype(self.planes * self.elements, self.planes * self.windows, most)
-        shape = pooled_shape(threads, self.planes, 1, self.sizes, self.out_sizes, lanes)
-        return Share(COLUMNS, counter), shape
+    def few(self, most: int) -> tuple[str, PooledShape]:
+        """The counter and the layout of threads that have a window each; ``most`` as above."""
+        threads, (outer, inner) = self.planes * self.windows, self._parts
+        counter = index_ctype(self.planes * self.elements, threads, most)
+        return counter, pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, inner)
 
 
 def pooled_of(
@@ -155,6 +148,11 @@ def entry_of(kernel: str, dtype: torch.dtype, share: Share) -> str:
     return f"{kernel}<{ctype(dtype)}, {share.per_thread}, {share.counter}>"
 
 
+def few_entries(kernel: str) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype and an index."""
+    return tuple(f"{kernel}<{ctype(dtype)}, {key}>" for dtype in FLOATING for key in KEYS)
+
+
 def gather_chosen(
     source: Source,
     entry: str,
@@ -163,9 +161,11 @@ def gather_chosen(
     self: Tensor,
     indices: Tensor,
     memory_format: torch.memory_format = torch.contiguous_format,
+    *,
+    zeros: bool = False,
     **windows: Any,
 ) -> Tensor:
-    """Launch a kernel that calls ``gather_chosen`` or ``gather_few_chosen``.
+    """Launch a kernel that calls ``gather_chosen``.
 
     Args:
         source: the file with the kernel.
@@ -175,12 +175,15 @@ def gather_chosen(
         self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         memory_format: of the result.
+        zeros: the kernel writes what windows chose, and the rest is zero.
         windows: the kernel's other arguments.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
     grad_input = new_empty(self, self.shape, memory_format=memory_format)
+    if zeros:
+        grad_input.zero_()
     launch(
         source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),
@@ -188,6 +191,25 @@ def gather_chosen(
         grad_input=grad_input, shape=shape, **windows,
     )  # fmt: skip
     return grad_input
+
+
+def write_chosen(
+    source: Source, kernel: str, pooled: Pooled, most: int, *tensors: Any, **windows: Any
+) -> Tensor:
+    """Launch a kernel that calls ``write_chosen``, for windows that choose few elements.
+
+    Args:
+        source: as for :func:`gather_chosen`, as what follows ``most``.
+        kernel: its name.
+        pooled: the sizes.
+        most: as for :meth:`Pooled.share`.
+        tensors: see there, with the memory format.
+        windows: see there.
+    """
+    counter, shape = pooled.few(most)
+    entry = f"{kernel}<{ctype(tensors[1].dtype)}, {counter}>"
+    magic = magic_number(pooled.windows)
+    return gather_chosen(source, entry, shape, *tensors, zeros=True, windows_magic=magic, **windows)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:

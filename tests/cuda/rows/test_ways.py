@@ -166,19 +166,18 @@ def test_sizes_choose_a_share(planes: int, numel: int, out_numel: int, share: Sh
 
 
 @pytest.mark.parametrize(
-    ("planes", "sizes", "out_sizes", "flat", "apart"),
+    ("planes", "sizes", "out_sizes", "few"),
     [
-        (1024, (1, 16, 16), (1, 4, 4), True, 1024),
-        (1024, (1, 16, 16), (1, 4, 4), False, None),
-        (1024, (1, 16, 18), (1, 4, 4), True, None),
-        (1024, (1, 16, 16), (1, 4, 5), True, None),
-        (1023, (1, 16, 16), (1, 4, 4), True, None),
-        (2**15, (1, 16, 16), (1, 4, 4), True, 2**14),
-        (2, (1, 2**12, 2**12), (1, 4, 4), True, 1),
+        (1024, (1, 16, 16), (1, 4, 4), True),
+        (1024, (1, 16, 17), (1, 4, 4), True),
+        (1024, (1, 16, 16), (1, 4, 5), False),
+        (1023, (1, 16, 16), (1, 4, 4), False),
+        (2, (1, 2**12, 2**12), (1, 4, 4), True),
     ],
 )
-def test_neighbours_that_a_thread_serves(
-    planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, apart: int | None
+@pytest.mark.parametrize("flat", [True, False])
+def test_windows_that_choose_few_elements(
+    planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, few: bool
 ) -> None:
-    """Of large images with few windows a thread serves neighbours, and planes by turns."""
-    assert Pooled((planes,), sizes, out_sizes, flat).apart() == apart
+    """A thread has a window of large images with few of them, in any layout."""
+    assert Pooled((1, planes), sizes, out_sizes, flat).choose_few is few
