@@ -161,8 +161,6 @@ def gather_chosen(
     self: Tensor,
     indices: Tensor,
     memory_format: torch.memory_format = torch.contiguous_format,
-    *,
-    zeros: bool = False,
     **windows: Any,
 ) -> Tensor:
     """Launch a kernel that calls ``gather_chosen``.
@@ -175,15 +173,58 @@ def gather_chosen(
         self: the pooled tensor; only its shape and dtype are used.
         indices: int64, the position that each window chose.
         memory_format: of the result.
-        zeros: the kernel writes what windows chose, and the rest is zero.
         windows: the kernel's other arguments.
 
     Returns:
         A tensor of the shape and dtype of ``self``.
     """
     grad_input = new_empty(self, self.shape, memory_format=memory_format)
-    if zeros:
-        grad_input.zero_()
+    return _launched(
+        source, entry, shape, grad_output, indices, grad_input, memory_format, **windows
+    )
+
+
+def write_chosen(
+    source: Source,
+    kernel: str,
+    pooled: Pooled,
+    most: int,
+    grad_output: Tensor,
+    self: Tensor,
+    indices: Tensor,
+    memory_format: torch.memory_format,
+) -> Tensor:
+    """Launch a kernel that calls ``write_chosen``, for windows that choose few elements.
+
+    Args:
+        source: the file with the kernel.
+        kernel: its name.
+        pooled: the sizes.
+        most: as for :meth:`Pooled.share`.
+        grad_output: as for :func:`gather_chosen`.
+        self: likewise.
+        indices: likewise.
+        memory_format: likewise.
+    """
+    counter, shape = pooled.few(most)
+    return _launched(
+        source, f"{kernel}<{ctype(self.dtype)}, {counter}>", shape, grad_output, indices,
+        new_empty(self, self.shape, memory_format=memory_format).zero_(), memory_format,
+        windows_magic=magic_number(pooled.windows),
+    )  # fmt: skip
+
+
+def _launched(
+    source: Source,
+    entry: str,
+    shape: PooledShape,
+    grad_output: Tensor,
+    indices: Tensor,
+    grad_input: Tensor,
+    memory_format: torch.memory_format,
+    **windows: Any,
+) -> Tensor:
+    """``grad_input``, which the kernel writes."""
     launch(
         source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),
@@ -191,25 +232,6 @@ def gather_chosen(
         grad_input=grad_input, shape=shape, **windows,
     )  # fmt: skip
     return grad_input
-
-
-def write_chosen(
-    source: Source, kernel: str, pooled: Pooled, most: int, *tensors: Any, **windows: Any
-) -> Tensor:
-    """Launch a kernel that calls ``write_chosen``, for windows that choose few elements.
-
-    Args:
-        source: as for :func:`gather_chosen`, as what follows ``most``.
-        kernel: its name.
-        pooled: the sizes.
-        most: as for :meth:`Pooled.share`.
-        tensors: see there, with the memory format.
-        windows: see there.
-    """
-    counter, shape = pooled.few(most)
-    entry = f"{kernel}<{ctype(tensors[1].dtype)}, {counter}>"
-    magic = magic_number(pooled.windows)
-    return gather_chosen(source, entry, shape, *tensors, zeros=True, windows_magic=magic, **windows)
 
 
 def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
