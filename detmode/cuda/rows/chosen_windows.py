@@ -97,12 +97,12 @@ class Pooled(NamedTuple):
 
     @property
     def choose_few(self) -> bool:
-        """Whether windows choose so few elements that zeros and a launch for these are quicker."""
+        """Choose whether zeros, and a launch for what windows chose, are quicker."""
         return self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
 
     @property
     def _parts(self) -> tuple[int, int]:
-        """What lies before the axes, and behind."""
+        """The sizes of what lies before the axes, and behind."""
         return (self.planes, 1) if self.flat else (self.leading[0], self.leading[1])
 
     def laid_out(self, share: Share) -> PooledShape:
