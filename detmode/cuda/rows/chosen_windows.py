@@ -95,10 +95,13 @@ class Pooled(NamedTuple):
         numel, windows = self.planes * self.elements, self.planes * self.windows
         return choose_share(self.shared, numel, windows, most, least=least)
 
-    @property
-    def choose_few(self) -> bool:
-        """Choose whether zeros, and a launch for what windows chose, are quicker."""
-        return self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
+    def choose_few(self, least: int = FEW) -> bool:
+        """Choose whether zeros, and a launch for what windows chose, are quicker.
+
+        Args:
+            least: elements for each window from which they are.
+        """
+        return self.planes * self.elements >= MANY and self.elements >= least * self.windows
 
     @property
     def _parts(self) -> tuple[int, int]:
@@ -193,6 +196,7 @@ def write_chosen(
     self: Tensor,
     indices: Tensor,
     memory_format: torch.memory_format,
+    **windows: Any,
 ) -> Tensor:
     """Launch a kernel that calls ``write_chosen``, for windows that choose few elements.
 
@@ -205,12 +209,13 @@ def write_chosen(
         self: likewise.
         indices: likewise.
         memory_format: likewise.
+        windows: likewise.
     """
     counter, shape = pooled.few(most)
     return _launched(
         source, f"{kernel}<{ctype(self.dtype)}, {counter}>", shape, grad_output, indices,
         new_empty(self, self.shape, memory_format=memory_format).zero_(), memory_format,
-        windows_magic=magic_number(pooled.windows),
+        windows_magic=magic_number(pooled.windows), **windows,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def gather(
     """The gradient in so many dimensions; ``share``: of a thread, None for what sizes choose."""
     pooled = pooled_of(self.shape, grad_output.shape, spatial, memory_format)
     tensors, most = (grad_output, self, indices), pooled.most_adaptive
-    if share is None and pooled.choose_few:
+    if share is None and pooled.choose_few():
         return write_chosen(SOURCE, FEW, pooled, most, *tensors, memory_format)
     share = share or pooled.share(most, 4 * PER_THREAD)
     entry = entry_of(KERNEL, self.dtype, share)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.cuda import host
+from detmode.cuda.rows import chosen_windows
 from detmode.cuda.rows.chosen_windows import Pooled, entry_of, gather_chosen, write_chosen
 from detmode.cuda.rows.shares import Share
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
@@ -276,6 +278,50 @@ def test_windows_that_choose_few_elements(
     assert few.stride() == every.stride()
     assert same_bits(few, every)
     assert same_bits(in_schedules(write, 2), every)
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last_3d], ids=str)
+def test_windows_that_overlap_and_choose_few_elements(
+    format: torch.memory_format, dilation: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of strided maxima that overlap the first window writes, with the bits of a gather."""
+    m, window = Maker(torch.float32, seed=stride), ([5], [stride], [2], [dilation])
+    self = m.integers(-3, 4, 2, 3, 10, 12, 12, dtype=torch.float32)
+    indices = torch.ops.aten.max_pool3d_with_indices(self, *window)[1]
+    assert any(plane.unique().numel() < plane.numel() for plane in indices.view(6, -1))
+    grad = m.normal(*indices.shape)
+    gather = partial(max_pool3d.gather, grad, self, indices, window, format)
+    every = gather(Share(1, "int32_t"))
+    monkeypatch.setattr(chosen_windows, "MANY", 1)
+    with patch.object(max_pool3d, "write_chosen", wraps=chosen_windows.write_chosen) as write:
+        with host.schedule(1), host.check_races():
+            assert same_bits(gather(), every)
+        assert same_bits(in_schedules(gather, 2), every)
+    assert write.call_count == 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "few"),
+    [
+        (3, 2, 1, True),
+        (2, 2, 1, False),
+        (3, 3, 1, False),
+        (3, 1, 1, False),
+        (5, 3, 1, True),
+        (2, 2, 2, True),
+        (2, 4, 2, False),
+    ],
+)
+def test_maxima_that_choose_few_elements(
+    kernel: int, stride: int, dilation: int, few: bool
+) -> None:
+    """Overlapping windows of many elements each write what they chose; the others are gathered."""
+    size = (64 - (kernel - 1) * dilation - 1) // stride + 1
+    pooled = chosen_windows.Pooled((1, 64), (64,) * 3, (size,) * 3)
+    windows, _ = max_pool3d._windows([kernel], [stride], [0], [dilation])
+    assert max_pool3d._choose_few(pooled, windows) is few
 
 
 @pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])

@@ -180,4 +180,4 @@ def test_windows_that_choose_few_elements(
     planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, few: bool
 ) -> None:
     """A thread has a window of large images with few of them, in any layout."""
-    assert Pooled((1, planes), sizes, out_sizes, flat).choose_few is few
+    assert Pooled((1, planes), sizes, out_sizes, flat).choose_few() is few
