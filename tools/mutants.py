@@ -123,6 +123,10 @@ RACES = (
         ),
     ),
     *_seen_by(
+        "rows/test_rows.py -k looks_like",
+        ("owner.cuh", "elect_marked", "rival = atomic_max(mark, position)", "*mark = position"),
+    ),
+    *_seen_by(
         "test_bits.py -k race --family scatter_reduce",
         (
             "integer_sums.cu",

@@ -43,8 +43,12 @@ MOST_EMPTY = 16
 MOST_ADDED_STRIPS, MOST_ASSIGNED_STRIPS = 6, 20
 """Into which a plane is cut at most: each strip's block reads all addends, or all of the index."""
 
-FILLED = 1 << 24
-"""Owners that are filled in less time than the launches of a sort take."""
+FILLED, MOST_OWNERS = 1 << 24, 16
+"""Owners that are filled in less time than the launches of a sort take; and owners of each row, up
+to which filling and reading them takes less than elections in rows that are far apart."""
+
+MARK = 4
+"""Bytes of a destination that hold a position while it elects the last row that names it."""
 
 MANY = 2**19
 """Elements from which a thread takes several at once: with fewer, more threads are better."""
@@ -73,7 +77,9 @@ class Way(Enum):
     TOGETHER = auto()
     """The same bits of a thread that takes several elements at once."""
     ELECTED = auto()
-    """Assignments: each destination elects the last row that names it."""
+    """Assignments: each destination elects the last row that names it, in memory beside it."""
+    IN_PLACE = auto()
+    """Assignments: it does so in its own memory, which holds what is assigned afterwards."""
     DIRECT = auto()
     """Assignments, where no destination is named twice."""
 
@@ -119,12 +125,13 @@ def choose_product(shape: Rows, *, by_row: bool = True) -> Way:
 
 
 def choose_assignment(
-    shape: Rows, *, by_row: bool = True, unique: bool = False, shared: int = 0
+    shape: Rows, *, width: int, by_row: bool = True, unique: bool = False, shared: int = 0
 ) -> Way | Strips:
     """Choose how rows are assigned; every way gives the same bits.
 
     Args:
         shape: as for :func:`choose_sum`, in words that move at once, as ``by_row`` and ``shared``.
+        width: bytes of a word.
         by_row: see there.
         unique: no destination is named twice.
         shared: see there.
@@ -135,7 +142,11 @@ def choose_assignment(
     if by_row and _are_few(named):
         return Way.FEW
     strips = None if by_row else _strips_of(shape, 4, shared, MOST_ASSIGNED_STRIPS)
-    return strips or (Way.ELECTED if _elects(named) else Way.SORTED)
+    if strips is not None:
+        return strips
+    if width >= MARK and _elects_in_place(named):
+        return Way.IN_PLACE
+    return Way.ELECTED if _elects(named) else Way.SORTED
 
 
 # In these, `shape` has an index for each row.
@@ -194,7 +205,17 @@ def _elects(shape: Rows) -> bool:
     cheaper where there are very many of them, and many more than rows. More rows than can be sorted
     have owners.
     """
-    return shape.size <= max(FILLED, 16 * shape.rows) or shape.rows > MOST_SORTED
+    return shape.size <= max(FILLED, MOST_OWNERS * shape.rows) or shape.rows > MOST_SORTED
+
+
+def _elects_in_place(shape: Rows) -> bool:
+    """Return whether each destination elects its row in its own first word.
+
+    Nothing is filled, or sorted. Single elements are in that word anyway; for others owners beside
+    them are closer together, unless there are many more than rows.
+    """
+    is_near = shape.outer * shape.inner == 1 or shape.size > MOST_OWNERS * shape.rows
+    return is_near and shape.rows <= MOST_SORTED
 
 
 def _strips_of(shape: Rows, each: int, shared: int, most_strips: int) -> Strips | None:
