@@ -207,13 +207,13 @@ __global__ void __launch_bounds__(256)
     row *= rows;
     int count = static_cast<int>(min_index(outer - row, rows));
     const in_t* source = grad_output + row * axis.out;
-    int64_t first = axis.low[axis.at] + lane, last = axis.high[axis.at];
+    int64_t first = axis.low[axis.at] + lane, last = axis.high[axis.at], out = axis.out;
     bool ends = clamps && (axis.at == 0 || axis.at == axis.in - 1);
     sum_t sums[rows] = {}, values[rows];
     auto read = [&](int64_t o) {
 #pragma unroll
       for (int r = 0; r < rows; ++r) {
-        values[r] = r < count ? to_opmath(source[r * axis.out + o]) : sum_t(0);
+        values[r] = r < count ? to_opmath(source[r * out + o]) : sum_t(0);
       }
     };
     if (ends) {
