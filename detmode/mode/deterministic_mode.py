@@ -24,7 +24,7 @@ from detmode.mode import listed, messages
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
-from detmode.mode.detours import Detours
+from detmode.mode.detours import replace_detours
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
@@ -230,7 +230,7 @@ class DeterministicMode(BaseMode):
         level = self._level()
         hand_over_to(type(level))
         choose_for_block(self.policy.warn_only, self._fill, undo)
-        Detours(_prefers_plain_operator, _meets, undo)
+        replace_detours(_prefers_plain_operator, _meets, undo)
         callbacks_at_once(undo)
         if self.simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)

@@ -17,7 +17,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -30,6 +30,8 @@ Wants = Callable[[str, torch.Tensor], bool]
 Meets = Callable[[str], bool]
 """Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
 
+_wants: Wants
+_meets: Meets
 
 Plain = tuple[Callable[..., Any] | None, str]
 """A plain operator, and the name of its backward."""
@@ -62,30 +64,26 @@ def _vision() -> ModuleType | None:
     return loaded if loaded and hasattr(torch.ops.torchvision, "roi_align") else None
 
 
-class Detours:
-    """The stand-ins, installed while at least one block is open.
+def replace_detours(wants: Wants, meets: Meets, undo: Undo) -> None:
+    """Install the stand-ins until ``undo`` runs, and as long as another block needs them.
 
     Args:
         wants: asked at each call, so that other threads, and modes that leave the detours as
             PyTorch has them, get the decomposition.
         meets: asked at each alert in Python, so that other threads get it.
-        undo: takes the stand-ins out when no other block needs them.
+        undo: of the block.
     """
+    global _wants, _meets
+    importlib.import_module("torch._decomp.decompositions")
+    _wants, _meets = wants, meets
+    for attribute in STAND_INS:
+        attribute.until(undo)
 
-    _wants: ClassVar[Wants]
-    _meets: ClassVar[Meets]
 
-    def __init__(self, wants: Wants, meets: Meets, undo: Undo) -> None:
-        importlib.import_module("torch._decomp.decompositions")
-        Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
-        for attribute in STAND_INS:
-            attribute.until(undo)
-
-    @staticmethod
-    def look_again() -> None:
-        """Install what is missing: torchvision may be imported, or compile its own, in a block."""
-        for attribute in STAND_INS:
-            attribute.look_again()
+def look_again() -> None:
+    """Install what is missing: torchvision may be imported, or compile its own, in a block."""
+    for attribute in STAND_INS:
+        attribute.look_again()
 
 
 def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,11 +91,11 @@ def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Call
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             function, backward = plain(input, *args)
-            if function is not None and Detours._wants(backward, input):
+            if function is not None and _wants(backward, input):
                 return function(input, *args)
         result = original(input, *args, **kwargs)
         # torchvision's puts a compiled one in its own place.
-        Detours.look_again()
+        look_again()
         return result
 
     return stand_in
@@ -106,7 +104,7 @@ def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Call
 def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
     @functools.wraps(original)
     def stand_in(caller: str) -> None:
-        if not Detours._meets(caller):
+        if not _meets(caller):
             original(caller)
 
     return stand_in
