@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.environment.nccl import EXCLUDING
+from detmode.process.files import FileError
 from detmode.process.rank import rank_of
 from detmode.reports.page import plural, shortened
 
@@ -46,9 +47,9 @@ def read_lock(path: Path) -> LockFile:
     Raises:
         UsageError: there is none, or it is no lock.
     """
-    from detmode.environment.lock.lock_file import LockError, LockFile
+    from detmode.environment.lock.lock_file import LockFile
 
-    with usage_errors(LockError):
+    with usage_errors(FileError):
         return LockFile.read(path)
 
 
@@ -58,9 +59,7 @@ def write_lock(lock: LockFile, path: Path) -> None:
     Raises:
         UsageError: it cannot be written.
     """
-    from detmode.environment.lock.lock_file import LockError
-
-    with usage_errors(LockError):
+    with usage_errors(FileError):
         lock.write(path)
     say(f"detmode: locked in {shortened(str(path))}")
 

@@ -23,6 +23,10 @@ from typing import IO, Any
 _STANDARD_STREAMS = (1, 2)
 
 
+class FileError(ValueError):
+    """A file of the user's that is not what it should be: one line with its name and the remedy."""
+
+
 def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666) -> None:
     """Write a file atomically: a concurrent reader sees the old file or the new one.
 

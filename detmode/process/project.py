@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from detmode.process.checked import checked
-from detmode.process.files import read_file
+from detmode.process.files import FileError, read_file
 from detmode.process.spelling import did_you_mean
 
 OPTIONS = {
@@ -26,15 +26,11 @@ _NAME = "pyproject.toml"
 _MOST = 1 << 24
 
 
-class ProjectError(ValueError):
-    """A project's table has an option that there is not, or a value of the wrong type."""
-
-
 def defaults_for(folder: Path) -> dict[str, Any]:
     """Return the options that the project around a folder has chosen, by name; empty without one.
 
     Raises:
-        ProjectError: the file is no TOML, or an option is unknown or has a wrong value.
+        FileError: the file is no TOML, or an option is unknown or has a wrong value.
     """
     for place in (folder, *folder.parents):
         if (file := place / _NAME).is_file():
@@ -73,16 +69,16 @@ def _table(file: Path) -> Any:
     try:
         return tomllib.loads(content).get("tool", {}).get("detmode", {})
     except ValueError as error:
-        raise ProjectError(f"{file} is no TOML: {error}") from error
+        raise FileError(f"{file} is no TOML: {error}") from error
 
 
 def _checked(file: Path, table: Any) -> dict[str, Any]:
     for name, value in dict(table).items():
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS) or f"; there are {', '.join(OPTIONS)}"
-            raise ProjectError(f"{file}: [tool.detmode] has no option {name!r}{hint}")
+            raise FileError(f"{file}: [tool.detmode] has no option {name!r}{hint}")
         try:
             checked(OPTIONS[name], value)
         except TypeError as error:
-            raise ProjectError(f"{file}: [tool.detmode] {name}: {error}") from error
+            raise FileError(f"{file}: [tool.detmode] {name}: {error}") from error
     return dict(table)

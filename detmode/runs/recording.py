@@ -19,9 +19,10 @@ from torch.multiprocessing import reductions
 from detmode.bits.tensors import is_capturing, is_strided
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.lock.lock_file import LockFile
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
+from detmode.process.files import FileError
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective
 from detmode.runs.compiled_graphs import Graph, running
@@ -132,7 +133,7 @@ class record(RunObserver):
         lock = LockFile({**self._lock_at_start.sections, **self._choices.sections})
         try:
             lock.write(self._writer.path / lock_file.NAME)
-        except LockError as error:
+        except FileError as error:
             raise TraceError(str(error)) from error
 
     @property

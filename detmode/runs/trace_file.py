@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from detmode.environment.lock import lock_file
-from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.process.files import open_file, parsed_json, read_file
+from detmode.environment.lock.lock_file import LockFile
+from detmode.process.files import FileError, open_file, parsed_json, read_file
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
 from detmode.runs.step_range import StepRange
@@ -162,7 +162,7 @@ class Reader:
         file = self.path / lock_file.NAME
         try:
             return LockFile.read(file) if file.exists() else None
-        except LockError as error:
+        except FileError as error:
             raise TraceError(str(error)) from error
 
     def step_of(self, number: int) -> int | None:

@@ -20,7 +20,8 @@ from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.drift import DriftError, drift
 from detmode.environment.lock.here import lock_of
-from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.lock.lock_file import LockFile
+from detmode.process.files import FileError
 from detmode.rules import default_rules
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -205,7 +206,7 @@ def test_nothing_is_half_written(locked: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(LockError, match="No space left"):
+    with pytest.raises(FileError, match="No space left"):
         LockFile({}).write(locked)
     assert locked.read_text() == content
     assert len(list(locked.parent.iterdir())) == 2

@@ -18,8 +18,9 @@ import detmode
 from detmode import DeterministicMode, Report
 from detmode.environment.lock.drift import differences
 from detmode.environment.lock.here import lock_of
-from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.lock.lock_file import LockFile
 from detmode.mode.audit.audit_report import AuditReport
+from detmode.process.files import FileError
 from detmode.testing import baseline
 from detmode.verify.certificates import Certificate
 
@@ -166,12 +167,12 @@ def without_none(value: Any) -> Any:
 @thorough
 @given(mutated({"format": 1, **lock_of().sections}))
 def test_locks(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    """A lock is compared, or refused with a LockError; what is missing in it is a difference."""
+    """A lock is compared, or refused; what is missing in it is a difference."""
     file = tmp_path_factory.getbasetemp() / "a.lock"
     file.write_text(tomli_w.dumps(without_none(value if isinstance(value, dict) else {"a": value})))
     try:
         lock = LockFile.read(file)
-    except LockError as error:
+    except FileError as error:
         check_refusal(file, error)
         return
     here = lock_of()
@@ -197,12 +198,12 @@ def test_locks(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     )
 )
 def test_baselines(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    """The offenders of a baseline are texts, or it is refused with a BaselineError."""
+    """The offenders of a baseline are texts, or it is refused."""
     file = tmp_path_factory.getbasetemp() / "a.baseline"
     file.write_text(json.dumps(value))
     try:
         keys = baseline.read(file)
-    except baseline.BaselineError as error:
+    except FileError as error:
         check_refusal(file, error)
         return
     assert all(isinstance(text, str) for key in keys for text in key)
@@ -210,8 +211,8 @@ def test_baselines(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None
 
 DEEP = "[" * 100_000
 READERS: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
-    "lock": (LockFile.read, LockError),
-    "baseline": (baseline.read, baseline.BaselineError),
+    "lock": (LockFile.read, FileError),
+    "baseline": (baseline.read, FileError),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detmode.environment.known import Value
-from detmode.process.files import read_file, replace_file
+from detmode.process.files import FileError, read_file, replace_file
 
 NAME = "detmode.lock"
 FORMAT = 1
@@ -22,10 +22,6 @@ _HEAD = """\
 """
 
 Section = Mapping[str, Value]
-
-
-class LockError(ValueError):
-    """A lock that cannot be read or written: one line, naming the file and what to do."""
 
 
 @dataclass(frozen=True)
@@ -57,29 +53,29 @@ class LockFile:
         """Write the file, whole or not at all.
 
         Raises:
-            LockError: it cannot be written.
+            FileError: it cannot be written.
         """
         try:
             replace_file(path, self.to_toml().encode())
         except OSError as error:
-            raise LockError(f"cannot write {path}: {error.strerror}") from error
+            raise FileError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> LockFile:
         """Read a file.
 
         Raises:
-            LockError: there is none, or it is not a lock.
+            FileError: there is none, or it is not a lock.
         """
         try:
             content = read_file(path, _MOST_BYTES)
         except OSError as error:
-            raise LockError(
+            raise FileError(
                 f"cannot read the lock {path}: {error.strerror}; write one with "
                 "'detmode run --write-lock' or 'detmode lock'"
             ) from error
         except ValueError as error:
-            raise LockError(f"{path} is not a lock: {error}") from None
+            raise FileError(f"{path} is not a lock: {error}") from None
         return cls(_parsed(content, Path(path)))
 
 
@@ -92,15 +88,15 @@ def _parsed(content: bytes, path: Path) -> dict[str, Section]:
         document: dict[str, Any] = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
-        raise LockError(f"{path} is not a lock, which is TOML: {reason!r}") from None
+        raise FileError(f"{path} is not a lock, which is TOML: {reason!r}") from None
     form = document.pop("format", None)
     if type(form) is not int or form != FORMAT:
-        raise LockError(
+        raise FileError(
             f"{path} is not a lock of format {FORMAT}, which this detmode reads; write it again"
         )
     for name, section in document.items():
         if not isinstance(section, dict) or not all(map(_is_value, section.values())):
-            raise LockError(f"{path} is not a lock: {name!r} is not a table of choices")
+            raise FileError(f"{path} is not a lock: {name!r} is not a table of choices")
     return document
 
 
