@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from detmode.environment.known import Value
     from detmode.environment.lock.choices import Choices
     from detmode.environment.lock.drift import Drift
-    from detmode.environment.lock.lock_file import LockFile
+    from detmode.environment.lock.lock_file import Sections
     from detmode.mode.deterministic_mode import DeterministicMode
 
 ENVIRONMENT = {
@@ -30,7 +30,7 @@ ENVIRONMENT = {
 """Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
-def lock_here() -> LockFile:
+def lock_here() -> Sections:
     """Return the lock of this environment, as a program finds it that ``detmode run`` starts."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -41,26 +41,28 @@ def lock_here() -> LockFile:
         return lock_of(run={"rules": mode.as_locked()["rules"]})
 
 
-def read_lock(path: Path) -> LockFile:
+def read_lock(path: Path) -> Sections:
     """Read a lock.
 
     Raises:
         UsageError: there is none, or it is no lock.
     """
-    from detmode.environment.lock.lock_file import LockFile
+    from detmode.environment.lock import lock_file
 
     with usage_errors(FileError):
-        return LockFile.read(path)
+        return lock_file.read(path)
 
 
-def write_lock(lock: LockFile, path: Path) -> None:
+def write_lock(lock: Sections, path: Path) -> None:
     """Write a lock, and say where it is.
 
     Raises:
         UsageError: it cannot be written.
     """
+    from detmode.environment.lock import lock_file
+
     with usage_errors(FileError):
-        lock.write(path)
+        lock_file.write(lock, path)
     say(f"detmode: locked in {shortened(str(path))}")
 
 
@@ -79,6 +81,7 @@ class RunLock:
     """
 
     def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
+        from detmode.environment.lock import lock_file
         from detmode.environment.lock.choices import Choices
         from detmode.environment.lock.drift import differences
         from detmode.environment.lock.here import lock_of
@@ -92,7 +95,7 @@ class RunLock:
         self._warns = options.locked == "warn"
         locked = read_lock(self._path) if options.locked else None
         if locked is not None and not is_first:
-            locked = locked.without("generators")
+            locked = lock_file.without(locked, "generators")
         run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
         with mode:
             self._here = lock_of(run=run)
@@ -114,9 +117,7 @@ class RunLock:
             The exit code of the run.
         """
         if self._writes and status == 0:
-            from detmode.environment.lock.lock_file import LockFile
-
-            write_lock(LockFile({**self._here.sections, **self.choices.sections}), self._path)
+            write_lock({**self._here, **self.choices.sections}, self._path)
         elif self._writes:
             file = shortened(str(self._path))
             say(f"detmode: note: no {file}, as the program failed")

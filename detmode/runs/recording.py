@@ -19,7 +19,7 @@ from torch.multiprocessing import reductions
 from detmode.bits.tensors import is_capturing, is_strided
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.files import FileError
@@ -113,7 +113,7 @@ class record(RunObserver):
         self._taken: list[int] = []
         self._running = 0
         self._flushed_at = time.monotonic()
-        self._lock_at_start: LockFile
+        self._lock_at_start: Sections
         self._choices: Choices
 
     @untraced
@@ -130,9 +130,9 @@ class record(RunObserver):
         return self
 
     def _write_lock(self) -> None:
-        lock = LockFile({**self._lock_at_start.sections, **self._choices.sections})
+        lock = {**self._lock_at_start, **self._choices.sections}
         try:
-            lock.write(self._writer.path / lock_file.NAME)
+            lock_file.write(lock, self._writer.path / lock_file.NAME)
         except FileError as error:
             raise TraceError(str(error)) from error
 

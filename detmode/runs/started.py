@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from detmode.environment.lock.drift import drifts
+from detmode.environment.lock.lock_file import without
 from detmode.process.text import in_a_line
 from detmode.runs.collectives import some_ranks
 from detmode.runs.trace_file import Reader
@@ -24,7 +25,7 @@ def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
     first_lock, second_lock = one.lock(), other.lock()
     if first_lock is not None and second_lock is not None:
         if two_ranks(one, other):
-            first_lock = first_lock.without("generators")  # ranks are seeded differently
+            first_lock = without(first_lock, "generators")  # ranks are seeded differently
         for name, first_value, second_value, _ in drifts(first_lock, second_lock):
             items.append((name, first_value, second_value))
     for key, name in _STARTED.items():
@@ -45,7 +46,7 @@ def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
 def _torch(run: Reader) -> str:
     """Return PyTorch's version."""
     lock = run.lock()
-    versions = {} if lock is None else lock.sections.get("versions", {})
+    versions = {} if lock is None else lock.get("versions", {})
     return in_a_line(str(versions.get("torch", "not known")))
 
 
@@ -96,7 +97,7 @@ def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
 
 def _seeded_alike(one: Reader, other: Reader) -> set[str]:
     locks = one.lock(), other.lock()
-    first, second = ({} if lock is None else lock.sections.get("generators", {}) for lock in locks)
+    first, second = ({} if lock is None else lock.get("generators", {}) for lock in locks)
     alike = {name for name in first if first[name] == second.get(name)}
     # torch.manual_seed seeds the GPUs' generators too.
     return alike | ({"cuda"} if "torch" in alike else set())

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from detmode.environment.lock import lock_file
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.process.files import FileError, open_file, parsed_json, read_file
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
@@ -153,7 +153,7 @@ class Reader:
         self.unrecorded = 0
         """The number of calls that other threads made; known once all calls are read."""
 
-    def lock(self) -> LockFile | None:
+    def lock(self) -> Sections | None:
         """Return the lock beside the trace, if it is there.
 
         Raises:
@@ -161,7 +161,7 @@ class Reader:
         """
         file = self.path / lock_file.NAME
         try:
-            return LockFile.read(file) if file.exists() else None
+            return lock_file.read(file) if file.exists() else None
         except FileError as error:
             raise TraceError(str(error)) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from detmode.environment.known import Value, how_to_set
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.process.interface import COMMAND
 from detmode.process.text import in_a_line
 
@@ -67,7 +67,7 @@ class DriftError(RuntimeError):
     """A program makes a choice that is not the one in its lock."""
 
 
-def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def differences(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the differences of an environment from a lock: missing sections, other choices.
 
     A lock without a section would allow any choice in it.
@@ -75,25 +75,25 @@ def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
     return (*_unlocked(locked, here), *drifts(locked, here))
 
 
-def _unlocked(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def _unlocked(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the sections of an environment that a lock lacks, or in which it has nothing."""
     remedy = "write the lock again, by 'detmode lock' or 'detmode run --write-lock'"
     return tuple(
         Drift(f"section [{name}]", "nothing", f"{len(choices)} choices", remedy)
-        for name, choices in sorted(here.sections.items())
-        if name not in locked.sections or (choices and not _says(locked, name))
+        for name, choices in sorted(here.items())
+        if name not in locked or (choices and not _says(locked, name))
     )
 
 
-def _says(locked: LockFile, section: str) -> bool:
-    return section in _ABSENT or bool(locked.sections[section])
+def _says(locked: Sections, section: str) -> bool:
+    return section in _ABSENT or bool(locked[section])
 
 
-def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the choices of the sections that both have, and that differ."""
     differing: list[Drift] = []
-    for section in sorted(locked.sections.keys() & here.sections.keys()):
-        mine, theirs = here.sections[section], locked.sections[section]
+    for section in sorted(locked.keys() & here.keys()):
+        mine, theirs = here[section], locked[section]
         for name in _compared(section, theirs, mine):
             if theirs.get(name) != mine.get(name):
                 differing.append(drift(section, name, theirs.get(name), mine.get(name)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from detmode.environment.known import Value
 from detmode.process.files import FileError, read_file, replace_file
@@ -21,65 +20,55 @@ _HEAD = """\
 # found it. `detmode run --locked` refuses to run with others.
 """
 
-Section = Mapping[str, Value]
+Section: TypeAlias = Mapping[str, Value]
+Sections: TypeAlias = Mapping[str, Section]
+"""A lock: by the name of the section (``"versions"``), the choices that change bits by name."""
 
 
-@dataclass(frozen=True)
-class LockFile:
-    """Choices that change bits.
+def without(sections: Sections, name: str) -> Sections:
+    """Return a lock that lacks a section."""
+    return {title: sections[title] for title in sections if title != name}
 
-    Args:
-        sections: by the name of the section (``"versions"``), the choices by name.
+
+def to_toml(sections: Sections) -> str:
+    """Return the content of a lock's file."""
+    import tomli_w
+
+    ordered = {name: dict(sorted(sections[name].items())) for name in sorted(sections)}
+    return f"{_HEAD}{tomli_w.dumps({'format': FORMAT, **ordered})}"
+
+
+def write(sections: Sections, path: str | os.PathLike[str]) -> None:
+    """Write a lock, whole or not at all.
+
+    Raises:
+        FileError: it cannot be written.
     """
-
-    sections: Mapping[str, Section]
-
-    def without(self, section: str) -> LockFile:
-        """Return a lock that lacks a section."""
-        return LockFile(
-            {name: content for name, content in self.sections.items() if name != section}
-        )
-
-    def to_toml(self) -> str:
-        """Return the content of the file."""
-        import tomli_w
-
-        ordered = {
-            name: dict(sorted(self.sections[name].items())) for name in sorted(self.sections)
-        }
-        return f"{_HEAD}{tomli_w.dumps({'format': FORMAT, **ordered})}"
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all.
-
-        Raises:
-            FileError: it cannot be written.
-        """
-        try:
-            replace_file(path, self.to_toml().encode())
-        except OSError as error:
-            raise FileError(f"cannot write {path}: {error.strerror}") from error
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> LockFile:
-        """Read a file.
-
-        Raises:
-            FileError: there is none, or it is not a lock.
-        """
-        try:
-            content = read_file(path, _MOST_BYTES)
-        except OSError as error:
-            raise FileError(
-                f"cannot read the lock {path}: {error.strerror}; write one with "
-                "'detmode run --write-lock' or 'detmode lock'"
-            ) from error
-        except ValueError as error:
-            raise FileError(f"{path} is not a lock: {error}") from None
-        return cls(_parsed(content, Path(path)))
+    try:
+        replace_file(path, to_toml(sections).encode())
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _parsed(content: bytes, path: Path) -> dict[str, Section]:
+def read(path: str | os.PathLike[str]) -> Sections:
+    """Read a lock.
+
+    Raises:
+        FileError: there is none, or it is not a lock.
+    """
+    try:
+        content = read_file(path, _MOST_BYTES)
+    except OSError as error:
+        raise FileError(
+            f"cannot read the lock {path}: {error.strerror}; write one with "
+            "'detmode run --write-lock' or 'detmode lock'"
+        ) from error
+    except ValueError as error:
+        raise FileError(f"{path} is not a lock: {error}") from None
+    return _parsed(content, Path(path))
+
+
+def _parsed(content: bytes, path: Path) -> Sections:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
