@@ -128,7 +128,7 @@ def test_no_majority() -> None:
     verdict = verdict_on_tensors(held, 3, None)
     assert verdict is not None
     assert verdict.ranks == (0, 1, 2, 3)
-    assert verdict.text == (
+    assert str(verdict) == (
         "check_ranks: ranks 0 and 1, and ranks 2 and 3, have different bytes in 'weight0' "
         "(float32[2]) after step 3. Ranks without a majority cannot tell which of them is wrong. "
         "These differ too: weight1, weight2, weight3, weight4, weight5 and 3 more"
