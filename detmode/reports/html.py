@@ -70,7 +70,7 @@ _environment.globals |= {"labels": _LABELS, "detmode": detmode.__version__}
 
 def to_html(page: Page) -> str:
     """The page; it is the same for the same report: it names versions, and no time."""
-    counts = Counter(row.group for row in page.table.rows)
+    counts = Counter(row.group for row in page.rows)
     lanes = page.timeline.lanes if page.timeline else ()
     drawn = {group for lane in lanes for group, _ in lane.counts}
     return _environment.get_template("page.html").render(
@@ -80,9 +80,9 @@ def to_html(page: Page) -> str:
 
 def to_fragment(page: Page) -> str:
     """The part of the page that a notebook shows: the verdict, opened calls, and the first rows."""
-    more = len(page.table.rows) - _ROWS
+    more = len(page.rows) - _ROWS
     return _environment.get_template("fragment.html").render(
         page=page,
-        rows=page.table.rows[:_ROWS],
+        rows=page.rows[:_ROWS],
         more=f"{plural(more, 'more row')} in to_html()" if more > 0 else "",
     )

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detmode.reports.page import Page, Table, TableRow, plural
+from detmode.reports.page import Page, TableRow, plural
 from detmode.reports.progress import progress
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
@@ -128,8 +128,10 @@ class StepsComparison(Comparison):
             for name in first.names
         )
         facts = (f"{sentence}." for sentence in (*self._about_the_runs(), self.next_step))
-        table = Table(("rank", "step", "name"), rows)
-        return replace(super().page(), table=table, facts=tuple(facts), timeline=None)
+        columns = ("rank", "step", "name")
+        return replace(
+            super().page(), columns=columns, rows=rows, facts=tuple(facts), timeline=None
+        )
 
 
 def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
