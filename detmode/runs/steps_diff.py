@@ -14,7 +14,7 @@ from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
 from detmode.runs.divergence import DIFFERENT
 from detmode.runs.started import origins_of, started_differently, started_of_all
-from detmode.runs.step_range import StepRange
+from detmode.runs.step_range import as_text
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
 from detmode.runs.trace_levels import CALL, MODULE
 
@@ -77,7 +77,7 @@ class StepsComparison(Comparison):
     @property
     def next(self) -> str | None:
         """The options of ``detmode record`` with which the call is found; ``None`` if identical."""
-        return None if self.step is None else f"--steps {StepRange(self.step, self.step + 1)}"
+        return None if self.step is None else f"--steps {self.step}:{self.step + 1}"
 
     def as_data(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes."""
@@ -143,7 +143,9 @@ def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
     folders: dict[tuple[str, str], Path] = {}
     for path in (path for pair in pairs.values() for path in pair):
         reader = Reader(path)
-        folders.setdefault((str(reader.about.get("level", CALL)), str(reader.steps_recorded)), path)
+        folders.setdefault(
+            (str(reader.about.get("level", CALL)), as_text(reader.steps_recorded)), path
+        )
     if len(folders) > 1:
         (one, first), (other, second) = list(folders.items())[:2]
         raise TraceError(
@@ -168,7 +170,7 @@ def diff_steps(
     for rank, pair in pairs.items():
         one, other = map(Reader, pair)
         steps = progress(zip_longest(one.steps(), other.steps()), f"comparing {pair[0]}", "steps")
-        for number, (mine, theirs) in enumerate(steps, start=one.steps_recorded.begin):
+        for number, (mine, theirs) in enumerate(steps, start=one.steps_recorded.start):
             if mine is None or theirs is None:
                 counts[2 if theirs is None else 3] += 1
                 firsts.setdefault(rank, FirstStep(number, ()))
