@@ -99,14 +99,14 @@ class RunLock:
         run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
         with mode:
             self._here = lock_of(run=run)
-        found = differences(locked, self._here) if locked is not None else ()
+        drifts = differences(locked, self._here) if locked is not None else ()
         self.choices: Choices = Choices(locked, self._say if self._warns else None)
         """To be entered while the program runs."""
-        self._say_all(found)
+        self._say_all(drifts)
         self.refusal: str | None = None
         """The reason why the program must not start, in a line."""
-        if found and not self._warns:
-            differ = f"{plural(len(found), 'choice')} not as in {shortened(str(self._path))}"
+        if drifts and not self._warns:
+            differ = f"{plural(len(drifts), 'choice')} not as in {shortened(str(self._path))}"
             self.refusal = f"refused: {differ}"
             say(f"detmode: {self.refusal}; --locked=warn goes on")
 
@@ -127,9 +127,9 @@ class RunLock:
         self._say_all(late)
         return int(bool(self.choices.found or late) and not self._warns)
 
-    def _say_all(self, found: Iterable[Drift]) -> None:
-        for each in found:
-            self._say(each)
+    def _say_all(self, drifts: Iterable[Drift]) -> None:
+        for drift in drifts:
+            self._say(drift)
 
-    def _say(self, found: Drift) -> None:
-        say(f"detmode: {found}")
+    def _say(self, drift: Drift) -> None:
+        say(f"detmode: {drift}")

@@ -51,7 +51,7 @@ _OPTIONAL = {
 _RECHECKED = frozenset(("rate", "calls", "sampled", "made_twice", "differing"))
 
 
-_FIELDS = tuple(each.name for each in fields(ReportRow))
+_FIELDS = tuple(item.name for item in fields(ReportRow))
 _FILTERS = (*_FIELDS, "varies", "fills_memory")
 
 

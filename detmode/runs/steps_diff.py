@@ -140,19 +140,18 @@ def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
     Raises:
         TraceError: they have different levels, or different steps of a run.
     """
-    folders: dict[tuple[str, str], Path] = {}
+    folders: dict[str, Path] = {}
     for path in (path for pair in pairs.values() for path in pair):
         reader = Reader(path)
-        folders.setdefault(
-            (str(reader.about.get("level", CALL)), as_text(reader.steps_recorded)), path
-        )
+        level = str(reader.about.get("level", CALL))
+        folders.setdefault(f"--level {level} --steps {as_text(reader.steps_recorded)}", path)
     if len(folders) > 1:
-        (one, first), (other, second) = list(folders.items())[:2]
+        (options, first), (others, second) = list(folders.items())[:2]
         raise TraceError(
-            f"{first} was recorded with --level {one[0]} --steps {one[1]}, {second} with "
-            f"--level {other[0]} --steps {other[1]}; record both with the same --level and --steps"
+            f"{first} was recorded with {options}, {second} with {others}; "
+            "record both with the same --level and --steps"
         )
-    return next(iter(folders))[0]
+    return level
 
 
 def diff_steps(
@@ -168,9 +167,10 @@ def diff_steps(
     incomplete, unrecorded, started = [], [], {}
     origins: tuple[tuple[str, str], ...] = ()
     for rank, pair in pairs.items():
-        one, other = map(Reader, pair)
-        steps = progress(zip_longest(one.steps(), other.steps()), f"comparing {pair[0]}", "steps")
-        for number, (mine, theirs) in enumerate(steps, start=one.steps_recorded.start):
+        runs = tuple(map(Reader, pair))
+        steps = zip_longest(*(run.steps() for run in runs))
+        counted = progress(steps, f"comparing {pair[0]}", "steps")
+        for number, (mine, theirs) in enumerate(counted, start=runs[0].steps_recorded.start):
             if mine is None or theirs is None:
                 counts[2 if theirs is None else 3] += 1
                 firsts.setdefault(rank, FirstStep(number, ()))
@@ -180,10 +180,10 @@ def diff_steps(
             counts[bool(differing)] += 1
             if differing:
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))
-        incomplete += [str(reader.path) for reader in (one, other) if not reader.complete]
-        unrecorded += unrecorded_in(one, other)
-        started[rank] = started_differently(one, other)
-        origins = origins or origins_of(one, other)
+        incomplete += [str(run.path) for run in runs if not run.complete]
+        unrecorded += unrecorded_in(*runs)
+        started[rank] = started_differently(*runs)
+        origins = origins or origins_of(*runs)
     same, different, only_first, only_second = counts
     return StepsComparison(
         divergence=None,

@@ -106,7 +106,7 @@ class RollUpWriter(Writer):
     def _end(self, begin: int) -> bytes:
         """End a step; return its digests, in the order in which its names came first."""
         numbers = [super(RollUpWriter, self).number(name) for name in self._open]
-        digests = b"".join(each.digest() for each in self._open.values())
+        digests = b"".join(opened.digest() for opened in self._open.values())
         self._open.clear()
         self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
         self._ends.append((begin + len(digests)) // DIGEST_BYTES)

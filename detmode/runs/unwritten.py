@@ -311,16 +311,14 @@ class Memory:
         if undefined:
             self.allocated(fresh)
             # What was defined is not hidden, though undefined bytes are in it now.
-            self.written(
-                each for each in filter(is_strided, written) if self.content(each) != UNDEFINED
-            )
+            self.written(t for t in filter(is_strided, written) if self.content(t) != UNDEFINED)
         elif self._blocks:
             self.written(fresh)
             # What was undefined in the place of an element stays so.
             if not effects.pointwise:
                 self.written(written)
             else:
-                self.written(each for each in written if not any(each is i for i in inputs))
+                self.written(t for t in written if not any(t is i for i in inputs))
 
     def spread(self, effects: Effects, inputs: list[Tensor], results: list[Tensor]) -> bool:
         """Note which elements of an elementwise call's results come from undefined ones.

@@ -342,7 +342,7 @@ class ForwardMemory:
         if self._notes.foreign:
             return []
         nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
-        return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
+        return [patterns for n in nodes for patterns in self._allowed_in(n._sequence_nr())]
 
     def override_of(self, call: Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""

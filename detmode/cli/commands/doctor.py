@@ -59,11 +59,11 @@ def run(options: argparse.Namespace) -> int:
     if form == "github":
         lines = [
             annotation(
-                each.severity,
-                each.subject,
-                ": ".join(filter(None, (each.state, each.effect, each.remedy))),
+                finding.severity,
+                finding.subject,
+                ": ".join(filter(None, (finding.state, finding.effect, finding.remedy))),
             )
-            for each in shown
+            for finding in shown
         ]
         text = "\n".join([*lines, head])
     else:
@@ -100,6 +100,6 @@ def _against(path: Path) -> list[Finding]:
     from detmode.environment.lock.drift import differences
 
     return [
-        Finding(each.name, each.here, f"locked: {each.locked}", each.remedy, "error")
-        for each in differences(read_lock(path), lock_here())
+        Finding(name, here, f"locked: {locked}", remedy, "error")
+        for name, locked, here, remedy in differences(read_lock(path), lock_here())
     ]

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     from detmode.rules import default_rules
 
     table = default_rules()
-    found: list[Row] = []
+    listed: list[Row] = []
     unlisted = []
     for op in options.operator:
         rows = list(rows_for(table, op))
@@ -55,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
                 near = similar(table, op, among_all=True)
                 raise UsageError(f"no operator and no rule is named {op!r}{near}")
             unlisted.append(op)
-        found += (row for row in rows if row not in found)
-    explained = [_explained(row) for row in found]
+        listed += (row for row in rows if row not in listed)
+    explained = [_explained(row) for row in listed]
     if form_of(options) == "json":
         give(options, json.dumps(explained, indent=2))
         return 0
@@ -64,10 +64,10 @@ def run(options: argparse.Namespace) -> int:
     none = "no rule: nothing is known that makes it vary. `detmode probe` shows what it does"
     parts = [paragraphs(("op", "rule"), [[op, none]], width) for op in unlisted]
     parts += [_paragraph(row, width) for row in explained]
-    if len({row.rule.op for row in found}) < len(found):
+    if len({row.rule.op for row in listed}) < len(listed):
         text = "Of an operator's rows the first one whose condition holds decides."
         parts.append(wrapped("", text, width))
-    for family in dict.fromkeys(row.family for row in found):
+    for family in dict.fromkeys(row.family for row in listed):
         parts += (_paragraphs(part, width) for part in _about_family(family))
     give(options, "\n\n".join(parts))
     return 0

@@ -57,7 +57,7 @@ class LaunchError(RuntimeError):
     """A launch did something that is an error or undefined on a GPU; the outputs are unchanged."""
 
     status = 1
-    """That of the launch; 1 for what has none of its own."""
+    """The number in state.h; 1 for what has none of its own."""
 
 
 class DeviceAssert(LaunchError):  # noqa: N818 -- the words of PyTorch's "device-side assert"
