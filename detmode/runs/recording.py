@@ -37,7 +37,8 @@ from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
 from detmode.runs.trace_levels import CALL, LEVELS, STEP, Level, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
-from detmode.runs.unwritten import STORAGE_METHODS, Memory
+from detmode.runs.unwritten import Memory
+from detmode.sites.observers import STORAGE_METHODS
 from detmode.table.call_site import CallSite
 
 NO_DUMP = "detmode.record: no dump of"
