@@ -64,7 +64,7 @@ def test_calls_of_one_place_are_counted_together() -> None:
     for place, group in ((0, "good"), (1, "good"), (1, "bad"), (1, "good")):
         builder.add(place, "Net", group)
     (lane,) = builder.timeline("calls").lanes
-    assert [(column.place, column.counts) for column in lane.columns] == [
+    assert list(lane.columns) == [
         (0, (("good", 1),)),
         (1, (("bad", 1), ("good", 2))),
     ]
@@ -146,7 +146,7 @@ def test_mode_reports_its_calls_in_order() -> None:
             torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
     timeline = mode.report().page().timeline
     assert timeline.calls == sum(row.count for row in mode.records) == 6
-    lanes = {lane.name: [column.place for column in lane.columns] for lane in timeline.lanes}
+    lanes = {lane.name: [place for place, _ in lane.columns] for lane in timeline.lanes}
     assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
 
 
