@@ -143,6 +143,22 @@ def remove_folder(path: Path, owner: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def parsed_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a text in TOML that others wrote.
+
+    Raises:
+        ValueError: it is no TOML, or nested too deeply.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def parsed_json(text: str | bytes) -> Any:
     """Return the JSON value of a text that others wrote.
 

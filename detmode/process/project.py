@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from detmode.process.checked import checked
-from detmode.process.files import FileError, read_file
+from detmode.process.files import FileError, parsed_toml, read_file
 from detmode.process.spelling import did_you_mean
 
 OPTIONS = {
@@ -62,12 +61,8 @@ def _table(file: Path) -> Any:
         return {}  # nothing is asked for
     if "tool.detmode" not in content:
         return {}
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(content).get("tool", {}).get("detmode", {})
+        return parsed_toml(content).get("tool", {}).get("detmode", {})
     except ValueError as error:
         raise FileError(f"{file} is no TOML: {error}") from error
 

@@ -45,6 +45,7 @@ def test_options_as_they_are_typed(tmp_path: Path) -> None:
         ("strict = 'yes'", "strict: str in place of bool"),
         ("override = 'a=b'", "override: str in place of list"),
         ("recheck = = 1", "is no TOML"),
+        (f"recheck = {'[' * 9999}", "is no TOML: it is nested too deeply"),
     ],
 )
 def test_wrong_tables(line: str, words: str, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from detmode.cli import options as option
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         text = "\n".join([*lines, head])
     else:
         columns = ("subject", "severity", "state", "effect", "remedy")
-        rows = [finding.as_text() for finding in shown]
+        rows = list(map(asdict, shown))
         text = rows_as_asked(options, rows, columns, widths=(None, None, 40, 50, 50))
         if form == "table":
             hidden = "" if shows_notes or not counts["note"] else " (--all shows them)"

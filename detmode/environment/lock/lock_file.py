@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from detmode.environment.known import Value
-from detmode.process.files import FileError, read_file, replace_file
+from detmode.process.files import FileError, parsed_toml, read_file, replace_file
 
 NAME = "detmode.lock"
 FORMAT = 1
@@ -69,13 +68,9 @@ def read(path: str | os.PathLike[str]) -> Sections:
 
 
 def _parsed(content: bytes, path: Path) -> Sections:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        document: dict[str, Any] = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
+        document = parsed_toml(content.decode())
+    except ValueError as error:
         reason = str(error).partition("\n")[0]
         raise FileError(f"{path} is not a lock, which is TOML: {reason!r}") from None
     form = document.pop("format", None)
