@@ -1,4 +1,4 @@
-"""What a condition is: a predicate over one bound call, which prints as it is written."""
+"""A condition itself: a predicate over one bound call, which prints as it is written."""
 
 from __future__ import annotations
 
