@@ -24,6 +24,7 @@ from detmode.cli.locks import ENVIRONMENT
 from detmode.mode import warm
 from detmode.reports import progress, terminal
 from tests.shared import ROOT, needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -198,12 +199,14 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
-    [
-        ((), 0, "the runs are identical"),
-        (("draw",), 1, "the runs diverge at program.py:6, torch.mul: "),
-        (("draw", "3"), 3, ""),
-    ],
-    ids=["identical", "diverging", "failing"],
+    todays_forms(
+        [
+            ((), 0, "the runs are identical"),
+            (("draw",), 1, "the runs diverge at program.py:6, torch.mul: "),
+            (("draw", "3"), 3, ""),
+        ]
+    ),
+    ids=str,
 )
 def test_run_twice(
     arguments: tuple[str, ...], status: int, words: str, run_command: Run, tmp_path: Path
@@ -220,7 +223,7 @@ def test_run_twice(
 PUT = "import torch; torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))"
 
 
-@pytest.mark.parametrize("command", [("run",), ("audit",), ("run", "--twice")])
+@pytest.mark.parametrize("command", todays_forms([("run",), ("audit",), ("run", "--twice")]))
 def test_defaults_of_a_project(
     command: tuple[str, ...], run_command: Run, run_python: Run, tmp_path: Path
 ) -> None:

@@ -103,6 +103,15 @@ def _chains(rows: Sequence[dict[str, Any]]) -> list[tuple[list[str], list[dict[s
     return list(chains.values())
 
 
+_DONE = {
+    "Substitute": "detmode runs its own kernel",
+    "Native": "PyTorch's deterministic path runs",
+    "Refuse": "detmode raises or warns",
+    "Allow": "it runs, as it does not vary",
+}
+_BITS = {"run_to_run": "the same on one GPU model", "gpu_to_gpu": "the same on any GPU"}
+
+
 def _summary(ops: Sequence[str], rows: Sequence[dict[str, Any]], width: int | None) -> str:
     """Return in a paragraph what the rows of operators do, in their order."""
     fields: list[tuple[str, str]] = []
@@ -110,13 +119,14 @@ def _summary(ops: Sequence[str], rows: Sequence[dict[str, Any]], width: int | No
         if row["when"] == "always" and fields:
             fields.append(("otherwise", f"{row['action']}: {row['because']}"))
             continue
-        guarantee = f", {row['guarantee']}" if row["guarantee"] else ""
-        traffic = f"; {row['traffic']} times the floor in bytes" if row["traffic"] else ""
         fields += (
             ("when", row["when"]),
-            ("action", row["action"] + guarantee + traffic),
+            ("action", f"{row['action']}: {_DONE[row['action']]}"),
+            ("bits", _BITS.get(row["guarantee"], "")),
             ("because", row["because"]),
         )
+        if row["traffic"]:
+            fields.append(("cost", f"moves {row['traffic']} times its inputs and outputs"))
         if row["action"] == "Refuse":
             fields.append(("remedy", row["remedy"]))
     names, texts = zip(*fields)
