@@ -16,7 +16,7 @@ from detmode.process.rank import rank_of
 from detmode.reports.page import plural, shortened
 
 if TYPE_CHECKING:
-    from detmode.environment.known import Value
+    from detmode.environment.known import Choice
     from detmode.environment.lock.choices import Choices
     from detmode.environment.lock.drift import Drift
     from detmode.environment.lock.lock_file import Sections
@@ -96,7 +96,7 @@ class RunLock:
         locked = read_lock(self._path) if options.locked else None
         if locked is not None and not is_first:
             locked = lock_file.without(locked, "generators")
-        run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
+        run: dict[str, Choice] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
         with mode:
             self._here = lock_of(run=run)
         drifts = differences(locked, self._here) if locked is not None else ()

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import cuda
 from detmode.cuda import native
-from detmode.environment.known import Value
+from detmode.environment.known import Choice
 from detmode.mode import listed, messages
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
@@ -175,7 +175,7 @@ class DeterministicMode(BaseMode):
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
-    def as_locked(self) -> dict[str, Value]:
+    def as_locked(self) -> dict[str, Choice]:
         """Return the section that the mode has in a lock: the arguments on which bits depend."""
         return {"mode": self._as_call("schedule_seed", "summary"), "rules": self.table.fingerprint}
 

@@ -35,7 +35,7 @@ from detmode.runs.step_range import ALL, as_text, steps_of
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, Level, RollUpWriter, hash_of
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, Detail, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
 from detmode.runs.unwritten import Memory
 from detmode.sites.observers import STORAGE_METHODS
@@ -90,7 +90,7 @@ class record(RunObserver):
         path: str | os.PathLike[str],
         *,
         dump: Iterable[str] = (),
-        level: Level = CALL,
+        level: Detail = CALL,
         steps: str | None = None,
     ) -> None:
         super().__init__()

@@ -18,11 +18,11 @@ from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_lines import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
-Level: TypeAlias = Literal["call", "module", "step"]
+Detail: TypeAlias = Literal["call", "module", "step"]
 CALL: Final = "call"
 MODULE: Final = "module"
 STEP: Final = "step"
-LEVELS: tuple[Level, ...] = (CALL, MODULE, STEP)
+LEVELS: tuple[Detail, ...] = (CALL, MODULE, STEP)
 """The detail of a recording: digests of each tensor of each call; for each step, of the calls of
 each module; or for each step, of the state that it left."""
 

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from detmode.environment import known
-from detmode.environment.known import Value
+from detmode.environment.known import Choice
 from detmode.environment.lock import autotuners
 from detmode.environment.lock.drift import Drift, DriftError, drift, drifts
 from detmode.environment.lock.lock_file import Sections
@@ -46,10 +46,10 @@ class Choices:
         self._locked = locked
         self._warn = warn
         self._process = os.getpid()
-        self._at_start: dict[str, Value] = {}
+        self._at_start: dict[str, Choice] = {}
         self._tuned: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._undo = ExitStack()
-        self.sections: dict[str, dict[str, Value]] = {
+        self.sections: dict[str, dict[str, Choice]] = {
             name: {} for name in (*_AT_END, "inductor", "triton")
         }
         """The choices made so far, as sections of a lock."""
@@ -87,11 +87,11 @@ class Choices:
             name = self._tuned[tuner] = f"{name}#{same + 1}" if same else name
         return name
 
-    def locked(self, section: str, name: str) -> Value | None:
+    def locked(self, section: str, name: str) -> Choice | None:
         """Return the lock's choice, if it has one."""
         return None if self._locked is None else self._locked.get(section, {}).get(name)
 
-    def note(self, section: str, name: str, value: Value | None) -> None:
+    def note(self, section: str, name: str, value: Choice | None) -> None:
         """Note a choice of the program; ``None`` stands for one that timing is about to make.
 
         Of choices of one name the first counts.

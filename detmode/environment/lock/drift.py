@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from detmode.environment.known import Value, how_to_set
+from detmode.environment.known import Choice, how_to_set
 from detmode.environment.lock.lock_file import Sections
 from detmode.process.interface import COMMAND
 from detmode.process.text import in_a_line
@@ -101,13 +101,13 @@ def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
 
 
 def _compared(
-    section: str, locked: Mapping[str, Value], here: Mapping[str, Value]
+    section: str, locked: Mapping[str, Choice], here: Mapping[str, Choice]
 ) -> Iterator[str]:
     names = locked.keys() | here.keys() if section in _ABSENT else locked.keys() & here.keys()
     return iter(sorted(names))
 
 
-def drift(section: str, name: str, locked: Value | None, here: Value | None) -> Drift:
+def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -> Drift:
     """Return the difference of a choice; ``None`` stands for a value that is not there."""
     absent = _ABSENT.get(section, "not in it")
     if (section, name) == ("run", "mode"):
@@ -131,13 +131,13 @@ def _title(section: str, name: str) -> str:
     return _TITLES.get(name, name)
 
 
-def _text(value: Value) -> str:
+def _text(value: Choice) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return str(value)
 
 
-def _remedy(section: str, name: str, locked: Value | None) -> str:
+def _remedy(section: str, name: str, locked: Choice | None) -> str:
     if section == "variables":
         if locked is None:
             return f"unset {name}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from detmode.environment.known import Value
+from detmode.environment.known import Choice
 from detmode.process.files import FileError, parsed_toml, read_file, replace_file
 
 NAME = "detmode.lock"
@@ -19,7 +19,7 @@ _HEAD = """\
 # found it. `detmode run --locked` refuses to run with others.
 """
 
-Section: TypeAlias = Mapping[str, Value]
+Section: TypeAlias = Mapping[str, Choice]
 Sections: TypeAlias = Mapping[str, Section]
 """A lock: by the name of the section (``"versions"``), the choices that change bits by name."""
 
