@@ -20,18 +20,16 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from detmode import cuda
+from detmode.mode import listed
+from detmode.mode.acting_mode import mode_of_python
+from detmode.mode.substitution import validations
 from detmode.process.patched import Patched
 from detmode.process.undo import Undo
-
-Wants = Callable[[str, torch.Tensor], bool]
-"""Given the backward operator's name and the input: whether the plain operator is to run."""
-
-Meets = Callable[[str], bool]
-"""Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
-
-_wants: Wants
-_meets: Meets
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
 
 Plain = tuple[Callable[..., Any] | None, str]
 """A plain operator, and the name of its backward."""
@@ -64,18 +62,13 @@ def _vision() -> ModuleType | None:
     return loaded if loaded and hasattr(torch.ops.torchvision, "roi_align") else None
 
 
-def replace_detours(wants: Wants, meets: Meets, undo: Undo) -> None:
+def replace(undo: Undo) -> None:
     """Install the stand-ins until ``undo`` runs, and as long as another block needs them.
 
-    Args:
-        wants: asked at each call, so that other threads, and modes that leave the detours as
-            PyTorch has them, get the decomposition.
-        meets: asked at each alert in Python, so that other threads get it.
-        undo: of the block.
+    They ask at each call for the mode that acts: other threads, and modes that leave the detours as
+    PyTorch has them, get the decomposition and the alert.
     """
-    global _wants, _meets
     importlib.import_module("torch._decomp.decompositions")
-    _wants, _meets = wants, meets
     for attribute in STAND_INS:
         attribute.until(undo)
 
@@ -91,7 +84,7 @@ def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Call
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             function, backward = plain(input, *args)
-            if function is not None and _wants(backward, input):
+            if function is not None and _prefers_plain_operator(backward, input):
                 return function(input, *args)
         result = original(input, *args, **kwargs)
         # torchvision's puts a compiled one in its own place.
@@ -108,6 +101,39 @@ def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
             original(caller)
 
     return stand_in
+
+
+def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
+    """Return whether the plain operator replaces a detour, as its backward has a substitute."""
+    mode = mode_of_python()
+    if mode is None or not mode.policy.substitute:
+        return False
+    if input.is_meta:
+        return mode.simulate is not None
+    if not input.is_cuda:
+        return False
+    func = resolve(backward)
+    rows = mode.table.get(func) if func is not None else ()
+    return any(isinstance(row.rule.action, Substitute) for row in rows) and (
+        isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
+    )
+
+
+def _meets(alert: str) -> bool:
+    """Return whether to skip an alert in Python: of an operator that the mode itself handles.
+
+    torchvision alerts before it calls the operator; PyTorch, where a compiler asks for the shape of
+    a result, before there is anything to run.
+    """
+    if validations.here():
+        return True
+    mode = mode_of_python()
+    return mode is not None and any(
+        alert in map(row.rule.alert_for, ("functional", "out"))
+        # It may have been loaded after the block was entered.
+        and not (mode.intercepts_listed and not listed.registered(row.rule.op))
+        for row in mode.table
+    )
 
 
 def _loaded(module: str) -> Callable[[], ModuleType | None]:
