@@ -123,6 +123,10 @@ RACES = (
         ),
     ),
     *_seen_by(
+        "rows/test_rows.py -k looks_like",
+        ("owner.cuh", "elect_marked", "rival = atomic_max(mark, position)", "*mark = position"),
+    ),
+    *_seen_by(
         "test_bits.py -k race --family scatter_reduce",
         (
             "integer_sums.cu",
@@ -313,6 +317,11 @@ UNSEEN = (
     *_seen_by(
         "rows/test_rows.py",
         ("integer_sums.cu", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
+    ),
+    *_seen_by(
+        "rows/test_exponent_bins.py",
+        ("exponent_bins.cu", "", "low | (below ? 1 : 0)", "low"),
+        ("exponent_bins.cu", "", "!positive && to_opmath(out[i]) == 0", "!positive"),
     ),
     *_seen_by(
         "test_accumulator.py",
