@@ -299,9 +299,9 @@ RANKS = (
         ("runs/ranks.py", "_causes", "(collectives_before(rank), rank)", "rank"),
         (
             "collectives.py",
-            "CollectiveNumbers.of",
-            "self._counts[group, peers] += 1",
-            "self._counts[group] += 1",
+            "numbered",
+            "counts[group, peers] += 1",
+            "counts[group] += 1",
         ),
     ),
     *_seen_by(

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 
 from detmode.mode.decide import Decision, Policy, decide
-from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
 from detmode.mode.module_overrides import by_precision
 from detmode.mode.options import means_unlisted
@@ -132,7 +131,6 @@ class BaseMode(CompiledInside):
                 # The forward of a call is known only once its place has been looked up.
                 if not self.forwards_overridden:
                     info.plans = plans_of(info, self.table, self.policy, self.simulate)
-            Detours.look_again()
             self.overloads[operator] = info
             if is_elementwise(func):
                 self.elementwise.add(operator)
