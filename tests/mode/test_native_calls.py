@@ -6,16 +6,20 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
+from models import MODELS, Make
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
 from detmode.mode import native_calls, native_frames
+from detmode.process.setting import is_flag_on
+from detmode.process.torch_settings import deterministic_flag
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -67,9 +71,12 @@ def both(monkeypatch, program, **arguments):
 
 
 def rows(mode):
-    """The rows whole, with counts by module, and the order of the calls."""
-    report = mode.report()
-    return [(row.line, row.count, row.modules, row.outer_site) for row in report.records]
+    """The rows whole, with counts by module; native ones where Python's way has them, too."""
+    return [
+        (row.line, row.count, row.modules, row.outer_site)
+        for row in mode.records
+        if row.action != "native" or mode.policy.warn_only
+    ]
 
 
 def tensors(value):
@@ -187,6 +194,111 @@ def test_models(name, replays, monkeypatch):
     assert own_losses == losses
     assert same_bits(list(own_weights.values()), list(weights.values()))
     assert by_player == in_python
+
+
+# The same as with a dispatch mode
+
+
+def rows_of_both(mode):
+    """The rows of calls that a dispatch mode and kernels see, under the functional names.
+
+    In backward, PyTorch calls other variants while a dispatch mode is on.
+    """
+    counts = Counter()
+    for row in mode.records:
+        if row.family != "uninitialized_memory":
+            name = row.overload.replace("_.", ".").replace(".Tensor", ".default")
+            name = name.replace("aten::_index_put_impl", "aten::index_put")
+            for module, count in (row.modules or {None: row.count}).items():
+                counts[name, row.action, row.site, row.outer_site, module] += count
+    return counts
+
+
+def in_both_ways(monkeypatch, program, **arguments):
+    """The reports of a dispatch mode and of the player."""
+    modes = []
+    for number, intercept in ((0, "all"), (1, "listed")):
+        torch.manual_seed(0)
+        with way(monkeypatch, number, intercept=intercept, **arguments) as mode:
+            program()
+        modes.append(mode)
+    return modes
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(MODELS))
+def test_models_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Row for row, count for count, native rows among them."""
+
+    def program():
+        training = MODELS[name](Make(torch.device("cpu"), tiny=True))
+        for _ in range(4):
+            training.loss().backward()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+    assert "left to PyTorch's flag" not in by_player.report().verdict
+
+
+@pytest.mark.parametrize("name", selection.todays_forms(FUNCTIONS))
+@pytest.mark.filterwarnings("ignore")  # each call of the table warns somewhere
+def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Row for row, count for count, native rows among them."""
+    function, make = FUNCTIONS[name]
+
+    def program():
+        arguments = make()
+        for _ in range(4):
+            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
+            result = function(*leaves)
+            if result.requires_grad:
+                result.backward(torch.ones_like(result))
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+def test_a_flag_that_the_program_turns_off(replays, monkeypatch):
+    """Native calls are decided on by the flag of the moment, as with a dispatch mode."""
+
+    def program():
+        for is_on in (True, False, True):
+            torch.use_deterministic_algorithms(is_on)
+            for _ in range(4):
+                F.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 2))
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+    assert sum(row.count for row in by_player.records) == 12
+    assert "unsettled" not in by_player.report().head
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_another_thread_leaves_the_flag_on_during_a_native_call(replays, monkeypatch):
+    """One that needs it off waits for the end of the call, although Python knows nothing of it."""
+    kernels, states = torch.library.Library("aten", "IMPL"), []
+
+    def kernel(x, *_):
+        """In the place of ATen's, so that the other thread comes in its midst."""
+        off = threading.Thread(target=deterministic_flag(False).around, args=(lambda: None,))
+        off.start()
+        off.join(0.05)
+        is_outside_python = sys._getframe(1).f_code.co_filename == __file__
+        states.append((is_outside_python, off.is_alive(), is_flag_on()))
+        threads.append(off)
+        return x.clone()
+
+    threads = []
+    kernels.impl("convolution", kernel, "CPU")
+    try:
+        with way(monkeypatch, 1) as mode:
+            again(lambda: torch.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 2)))
+            for thread in threads:
+                thread.join()
+    finally:
+        kernels._destroy()
+    assert states == [(False, True, True)] * 2 + [(True, True, True)] * 2
+    assert [(row.action, row.count) for row in mode.records] == [("native", 4)]
 
 
 class Leaf(torch.nn.Module):
