@@ -22,6 +22,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <bit>
 #include <cstring>
@@ -88,7 +89,6 @@ struct Plan {
   uint32_t row;  // of the rule table: calls at one place may meet several
   Words steps;   // or NATIVE: ATen's kernel makes the call; or NEVER
 };
-
 struct Table {  // of a block
   uint64_t number;
   Chains<Plan> plans;
