@@ -450,6 +450,7 @@ SURROUNDINGS = {
     "a parameter": lambda: added(torch.nn.Parameter(data()[0]), *data()[1:]).detach(),
     "an expanded tensor": lambda: added(torch.zeros(3).expand(6, 3), *data()[1:]),
     "no rows": lambda: added(torch.zeros(4, 3), torch.zeros(0).long(), torch.zeros(0, 3)),
+    "no rows, converted": lambda: added(data()[0], torch.zeros(0).int(), torch.zeros(0, 3)),
     "a number": lambda: torch.index_add(data()[0], 0, *data()[1:], alpha=2.5),
     "conjugate views": lambda: torch.randn(3, dtype=torch.complex64).conj().cumsum(0),
     "in place": lambda: data()[0].index_add_(0, *data()[1:]),
