@@ -17,9 +17,12 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
+from detmode.cuda.native import host_steps
 from detmode.mode import native_calls, native_frames
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -256,6 +259,22 @@ def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
 
     by_mode, by_player = in_both_ways(monkeypatch, program)
     assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+def test_the_verdict_on_several_processes(replays, monkeypatch):
+    """That native calls were counted is said where all have counted them, and survives the JSON."""
+    reports = []
+    for number in (0, 1, 1):
+        with way(monkeypatch, number) as mode:
+            added(*data())
+        reports.append(mode.report())
+    in_python, first, second = reports
+    uncounted = "unlisted calls, and those left to PyTorch's flag, were not counted"
+    assert uncounted in of_ranks(first, [in_python], 2, {}).verdict
+    assert uncounted in of_ranks(in_python, [first], 2, {}).verdict
+    whole = of_ranks(first, [second], 2, {})
+    assert "(unlisted calls were not counted; " in whole.verdict
+    assert Report.from_json(whole.to_json()).verdict == whole.verdict
 
 
 @pytest.mark.filterwarnings("ignore")  # while it is off
@@ -697,14 +716,20 @@ def growth(function, times):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
-def test_calls_do_not_grow_memory(replays, monkeypatch):
+def test_calls_do_not_grow_memory(replays, player, monkeypatch):
     """Neither the process nor an argument's references grow: 10^6 calls in the full profile."""
     times = 1_000_000 if selection.PROFILE_NAME == "full" else 20_000
     monkeypatch.setattr(host, "launch_blocks", lambda *_: None)
     arguments = data()
     uses = [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments]
+    x, weight = torch.ones(1, 1, 4), torch.ones(1, 1, 2)
     with way(monkeypatch, 1) as mode:
-        assert growth(lambda: added(*arguments), times) < 4096
+        again(lambda: added(*arguments))
+        player.dm_host_step(None)
+        try:
+            assert growth(lambda: (added(*arguments), F.conv1d(x, weight)), times) < 4096
+        finally:
+            player.dm_host_step(host_steps.make)
     assert replays() >= times
-    assert [row.count for row in mode.records] == [times + 2000]
+    assert [row.count for row in mode.records] == [times + 2004, times + 2000]
     assert [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments] == uses
