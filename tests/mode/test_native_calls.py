@@ -262,7 +262,7 @@ def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
 
 
 def test_the_verdict_on_several_processes(replays, monkeypatch):
-    """That native calls were counted is said where all have counted them, and survives the JSON."""
+    """It says that native calls were counted where all have counted them; JSON keeps it."""
     reports = []
     for number in (0, 1, 1):
         with way(monkeypatch, number) as mode:
@@ -293,6 +293,7 @@ def test_a_flag_that_the_program_turns_off(replays, monkeypatch):
     assert "unsettled" not in by_player.report().head
 
 
+# PyTorch tells that the test's own kernel overrides ATen's.
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
 def test_another_thread_leaves_the_flag_on_during_a_native_call(replays, monkeypatch):
     """One that needs it off waits for the end of the call, although Python knows nothing of it."""
