@@ -498,6 +498,45 @@ def test_surroundings(name, replays, monkeypatch):
         assert value == known if are_plain else same_bits(tensors(value), tensors(known))
 
 
+def convolved(x=None):
+    return F.conv1d(torch.ones(2, 1, 6) if x is None else x, torch.ones(1, 1, 2))
+
+
+def convolved_in_inference_mode():
+    with torch.inference_mode():
+        return convolved()
+
+
+def convolved_with_an_error():
+    with pytest.raises(RuntimeError, match="to have 1 channels"):
+        convolved(torch.ones(2, 3, 6))
+
+
+NATIVE_SURROUNDINGS = {
+    "vmap": lambda: torch.func.vmap(convolved)(torch.ones(3, 2, 1, 6)),
+    "grad": lambda: torch.func.grad(lambda x: convolved(x).sum())(torch.ones(2, 1, 6)),
+    "jvp": lambda: torch.func.jvp(convolved, (torch.ones(2, 1, 6),), (torch.ones(2, 1, 6),)),
+    "inference mode": convolved_in_inference_mode,
+    "a subclass": lambda: convolved(TwoTensor(torch.ones(2, 1, 6), torch.ones(2, 1, 6))),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16)(convolved)(),
+    "shared memory": lambda: (lambda x: F.conv1d(x, x[:1, :, :2]))(torch.ones(2, 1, 6)),
+    "an error": convolved_with_an_error,
+    "backward": lambda: convolved(torch.ones(2, 1, 6, requires_grad=True)).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE_SURROUNDINGS)
+def test_native_calls_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Transforms, subclasses and errors: row for row, count for count."""
+
+    def program():
+        for _ in range(4):
+            NATIVE_SURROUNDINGS[name]()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
 ERRORS = {
     "a wrong shape": lambda: added(data()[0], data()[1], data()[2][:, :2]),
     "a wrong dtype": lambda: added(data()[0], data()[1], data()[2].double()),
