@@ -53,6 +53,8 @@ class BaseMode(CompiledInside):
             than call other operators.
         unsettled: the places where the program has changed settings to which native calls are left,
             by the new value.
+        counts_native: whether all blocks so far that list have counted native calls, too; ``None``
+            before the first one.
         guests: by their identity, its levels in threads that have not entered it.
     """
 
@@ -100,6 +102,7 @@ class BaseMode(CompiledInside):
         self.counter = RowCounter(self.logger, self.interface)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
+        self.counts_native: bool | None = None
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
 

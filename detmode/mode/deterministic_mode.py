@@ -326,6 +326,8 @@ class DeterministicMode(BaseMode):
             head["failure"] = self._failure
         if self.intercepts_listed:
             head["intercept"] = "listed"
+            if self.counts_native:
+                head["counts_native"] = True
         if self.unsettled:
             head["unsettled"] = list(self.unsettled.values())
         if self.simulate is not None:

@@ -35,6 +35,7 @@ _HEAD = {"detmode": str, "torch": str, "command": list[str]}
 _OPTIONAL = {
     "interface": str,
     "intercept": str,
+    "counts_native": bool,
     "unsettled": list[str],
     "simulate": str,
     "recheck": dict[str, float],
@@ -71,15 +72,16 @@ class Report(Shown):
         head: the report's origin: the versions of detmode and PyTorch, and the command;
             ``interface``, through which the mode was started, such as ``"command"``;
             ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
-            mode has intercepted ``"listed"`` operators alone; ``unsettled``, texts, if the program
-            has changed settings to which native calls were left; ``recheck``, if it makes calls
-            twice: ``rate``, and the numbers of ``calls`` that it has received,
-            ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
-            of a filter; ``devices``, the types of devices that the rules are about and on which
-            calls were met; ``not_seen``, calls that were not met, as texts; ``unmatched``, the
-            modules of ``overrides`` in which no listed call was made; ``failure``, the error
-            with which the program ended; and for a distributed run ``world_size``, and
-            ``missing``: for each reason why ranks have no rows here, these ranks.
+            mode has intercepted ``"listed"`` operators alone, and ``counts_native``, true if native
+            calls have been counted all the same; ``unsettled``, texts, if the program has changed
+            settings to which native calls were left; ``recheck``, if it makes calls twice:
+            ``rate``, and the numbers of ``calls`` that it has received, ``sampled``,
+            ``made_twice``, and found ``differing``; ``where``, if the rows are those of a filter;
+            ``devices``, the types of devices that the rules are about and on which calls were met;
+            ``not_seen``, calls that were not met, as texts; ``unmatched``, the modules of
+            ``overrides`` in which no listed call was made; ``failure``, the error with which the
+            program ended; and for a distributed run ``world_size``, and ``missing``: for each
+            reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.

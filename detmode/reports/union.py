@@ -62,6 +62,8 @@ def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in whole.keys() & {"devices", "not_seen", "unsettled"}:
         texts = [text for head in heads for text in head.get(name, ())]
         whole[name] = list(dict.fromkeys(texts))
+    if any("intercept" in head and "counts_native" not in head for head in heads):
+        whole.pop("counts_native", None)
     unmatched = [set(head.get("unmatched", ())) for head in heads]
     if nowhere := sorted(set.intersection(*unmatched)):
         return whole | {"unmatched": nowhere}
