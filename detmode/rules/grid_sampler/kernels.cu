@@ -6,6 +6,7 @@
 // A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
 // what belongs to them, which are contiguous.
 #include "compensated_sum.cuh"
+#include "few_taps.cuh"
 #include "sample.cuh"
 #include "sum_to_zeros.cuh"
 

@@ -162,7 +162,7 @@ def test_rough_grids_go_the_way_of_before(kind: str, strips: bool, decisions) ->
     call["grid"] = HOSTILE[kind](call["grid"])
     behind = IN_MEMORY
     if strips:
-        behind = choose(torch.float32, 2, 64, 2, (70, 70), (70, 70), SHARED)
+        behind = choose(torch.float32, 2, 2, 64, 2, (70, 70), (70, 70), SHARED)
         assert behind.strips is not None
     got = gradient(call, behind._replace(tiles=in_tiles(call)))
     assert decisions == [int(kind not in ("nan", "outside"))]
@@ -257,7 +257,7 @@ def test_sizes_for_which_tiles_are_worth_it(
 )
 def test_many_linear_samples_have_tiles(taps: int, n: int, tiled: bool) -> None:
     """From 2^20 samples of all channels on."""
-    way = choose(torch.float32, taps, n, 3, (224, 224), (224, 224), SHARED)
+    way = choose(torch.float32, 2, taps, n, 3, (224, 224), (224, 224), SHARED)
     assert (way.tiles is not None) is tiled
 
 
