@@ -154,6 +154,11 @@ RACES = (
         ("few_taps.cuh", "slot_of", "taken == pixel + 1", "taken == pixel"),
         ("few_taps.cuh", "zero_in_block", "(thread < n - behind)", "(thread + 1 < n - behind)"),
     ),
+    *_seen_by(
+        "grid_sampler/test_tiles.py",
+        ("tiles.cu", "add", "? 1 : 0", "? 0 : 0"),
+        ("grid_sampler/kernels.cu", "grid_sampler_strips", "*needed == 0", "*needed == -1"),
+    ),
     *_seen_by("test_sort.py", ("look_back.cuh", "count_before", "~(sum + count)", "~sum")),
     *_seen_by("test_host.py -k barrier", ("schedule.h", "pop_ready", "count > 1", "count > 64")),
     *_seen_by(
