@@ -20,6 +20,11 @@ class Window(NamedTuple):
     whole: int
     part: int
 
+    @property
+    def holding(self) -> int:
+        """The most windows that hold one input."""
+        return -(-(self.whole + (self.part > 0)) // self.step)
+
 
 def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
     """The windows of an axis.

@@ -1,6 +1,7 @@
 """Adding rows of a tensor to the destinations that an index names, or multiplying them by rows.
 
-Two ways lead to sums that do not depend on the order of threads: integers, and sorted rows.
+Integers, in one way or another, or sorted rows lead to sums that do not depend on the order of
+threads.
 :mod:`detmode.cuda.rows.ways` chooses.
 """
 
@@ -25,6 +26,7 @@ from detmode.cuda import (
     stretch,
 )
 from detmode.cuda.rows import few_destinations
+from detmode.cuda.rows.exponent_bins import add_in_bins
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
@@ -76,8 +78,9 @@ def add_rows(
     aligned = not (begin or out.data_ptr() % AT_ONCE)
     shared = 0 if by_row else most_shared(out)
     way = way or choose_sum(
-        shape, out.dtype, by_row=by_row, mean=mean, aligned=aligned, shared=shared
-    )
+        shape, out.dtype, by_row=by_row, mean=mean, include_self=include_self, aligned=aligned,
+        shared=shared,
+    )  # fmt: skip
     scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
     how: dict[str, Any] = {"include_self": include_self, "alpha": scaling}
     if isinstance(way, Strips):
@@ -86,6 +89,8 @@ def add_rows(
             index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
             headroom=_headroom(shape), mean=mean, **how,
         )  # fmt: skip
+    elif way is Way.BINS:
+        add_in_bins(out, index, source, shape, scaling)
     elif way in (Way.SINGLY, Way.TOGETHER, Way.IN_BLOCKS):
         _add_integers(out, index, source, shape, by_row, way, mean=mean, **how)
     else:
