@@ -324,7 +324,7 @@ UNSEEN = (
     ),
     *_seen_by(
         "rows/test_rows.py",
-        ("integer_sums.cu", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
+        ("row_elements.cuh", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
     ),
     *_seen_by(
         "rows/test_exponent_bins.py",

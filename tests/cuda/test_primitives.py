@@ -190,21 +190,23 @@ def test_block_reduce_keeps_the_order(threads: int) -> None:
 def segment_sum(
     keys: torch.Tensor, values: torch.Tensor, segments: int, piece: int
 ) -> torch.Tensor:
-    entry = f"segment_sum<{ctype(values.dtype)}, {piece}>"
+    types = f"<{ctype(values.dtype)}, {piece}>"
     n, columns = values.shape
+    entry, threads = f"segment_sum{types}", -(-n // piece) * columns
     output = torch.zeros(segments, columns, dtype=values.dtype)
     while n > 0:
         pieces = -(-n // piece)
         carry_keys = torch.zeros(2 * pieces, dtype=torch.int64)
         carries = empty((2 * pieces, columns), values.dtype, "cpu")
         launch(
-            PRIMITIVES, entry, pieces * columns,
+            PRIMITIVES, entry, threads,
             keys=keys, values=values, carry_keys=carry_keys, carry_values=carries, output=output,
             n=n, columns=columns,
         )  # fmt: skip
         if n <= piece:
             break
         keys, values, n = carry_keys, carries, 2 * pieces
+        entry, threads = f"segment_runs{types}", n * columns
     return output
 
 

@@ -60,7 +60,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
         [
             "sort_tiles<int32_t>",
             "wide_rows<row_sum<bfloat16>, 8, int32_t>",
-            "sorted_carries<row_sum<bfloat16>, 8, int32_t, true>",
+            "sorted_carries<row_sum<bfloat16>, 4, int32_t, true>",
         ],
     ),
     "bags": (
@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
         [
             "sort_tiles<int32_t>",
             "wide_rows<row_sum<bfloat16>, 8, int32_t>",
-            "sorted_carries<row_sum<bfloat16>, 8, int32_t, true>",
+            "sorted_carries<row_sum<bfloat16>, 4, int32_t, true>",
         ],
     ),
 }

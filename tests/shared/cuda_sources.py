@@ -50,6 +50,7 @@ PRIMITIVES = source(
     row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],
     reduce_in_order=["32", "96", "1024"],
     segment_sum=["float, 8", "float, 64", "double, 64"],
+    segment_runs=["float, 8", "float, 64", "double, 64"],
     from_float=HALVES,
     to_float=HALVES,
     extremes=["bool", *REAL],

@@ -69,9 +69,17 @@ struct segment_sums {
     return {values[j * columns + column]};
   }
   __device__ __forceinline__ value_t value(value_t loaded) const { return loaded; }
-  __device__ __forceinline__ void store(int64_t key, value_t value, value_t, int64_t,
-                                        int64_t) const {
+  __device__ __forceinline__ void store(int64_t key, value_t value, int64_t, int64_t) const {
     output[key * columns + column] = value.sum;
+  }
+  // For segment_run, whose store takes what belongs to the destination.
+  __device__ __forceinline__ bool is_part(int64_t) const { return true; }
+  __device__ __forceinline__ value_t value(int64_t j) const { return load(j); }
+  __device__ __forceinline__ int64_t initial(int64_t key) const { return key; }
+  __device__ __forceinline__ void store(int64_t key, value_t value, int64_t initial, int64_t first,
+                                        int64_t end) const {
+    DETMODE_ASSERT(initial == key && keys[first] == key && keys[end - 1] == key);
+    store(key, value, first, end);
   }
   __device__ __forceinline__ void carry(int64_t slot, int64_t key, value_t value) const {
     if (column == 0) carry_keys[slot] = key;
@@ -88,6 +96,18 @@ __global__ void segment_sum(const int64_t* __restrict__ keys, const scalar_t* __
     segment_piece<piece>(i / columns, n,
                          segment_sums<scalar_t>{keys, values, carry_keys, carry_values, output,
                                                 i % columns, columns});
+  }
+}
+
+// What the pieces carry, by a thread for each of them.
+template <typename scalar_t, int piece>
+__global__ void segment_runs(const int64_t* __restrict__ keys, const scalar_t* __restrict__ values,
+                             int64_t* __restrict__ carry_keys, scalar_t* __restrict__ carry_values,
+                             scalar_t* __restrict__ output, int64_t n, int64_t columns) {
+  for (int64_t i = thread_index(); i < n * columns; i += thread_count()) {
+    segment_run<piece>(static_cast<int32_t>(i / columns), static_cast<int32_t>(n),
+                       segment_sums<scalar_t>{keys, values, carry_keys, carry_values, output,
+                                              i % columns, columns});
   }
 }
 

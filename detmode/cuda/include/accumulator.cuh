@@ -318,11 +318,7 @@ class accumulator {
     }
   }
   __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {
-    for (int c = 0; c < components; ++c) {
-      int64_t parts[limbs];
-      if (!scale(*key_at(destination, c), destination, c, addend, parts)) continue;
-      for (int k = 0; k < limbs; ++k) space::add(limb_at(destination, c) + k, parts[k]);
-    }
+    add(key(destination), destination, addend);
   }
   // For a kernel that is launched twice: without sums it observes its addends.
   __device__ __forceinline__ void observe_or_add(int64_t destination, addend_t addend) const {
@@ -402,6 +398,29 @@ class accumulator {
     key_t key;
     for (int c = 0; c < components; ++c) key.of[c] = *key_at(destination, c);
     return key;
+  }
+  __device__ __forceinline__ void add(key_t key, int64_t destination, addend_t addend) const {
+    for (int c = 0; c < components; ++c) {
+      int64_t parts[limbs];
+      if (!scale(key.of[c], destination, c, addend, parts)) continue;
+      for (int k = 0; k < limbs; ++k) space::add(limb_at(destination, c) + k, parts[k]);
+    }
+  }
+  // Adds the sum of a destination to that in memory, which has the same key.
+  __device__ __forceinline__ void join(int64_t destination, int64_t* sums) const {
+    for (int c = 0; c < components; ++c) {
+      bool special = *key_at(destination, c) >= accumulator_detail::SPECIAL;
+      for (int k = 0; k < limbs; ++k) {
+        int64_t part = limb_at(destination, c)[k];
+        int64_t* limb = sums + (destination * components + c) * limbs + k;
+        if (special) {
+          if (part != 0)
+            atomicOr(reinterpret_cast<unsigned long long*>(limb), static_cast<uint64_t>(part));
+        } else {
+          in_memory::add(limb, part);
+        }
+      }
+    }
   }
   // Where `together` holds, all threads of a warp call it at once (crowd.cuh).
   __device__ __forceinline__ void add_in_warp(key_t key, int64_t destination, addend_t addend,

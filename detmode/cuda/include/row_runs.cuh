@@ -8,9 +8,11 @@
 #include "segment_reduce.cuh"
 
 // What is reduced of one column of the rows of one destination: a sum in double, which has 29 bits
-// to spare for float and 16-bit addends.
-template <typename T>
+// to spare for float and 16-bit addends. Where it is a `mean`, the sum is divided when it is
+// stored.
+template <typename T, bool mean = false>
 struct row_sum {
+  static constexpr bool is_mean = mean;
   using scalar_t = T;
   using part_t = typename conditional<is_same<real_t<scalar_t>, double>::value, paired_sum<double>,
                                       plain_sum<double>>::type;
@@ -23,39 +25,43 @@ struct row_sum {
   }
   static __device__ __forceinline__ row_sum nothing() { return row_sum{part_t::of(-0.0)}; }
   __device__ __forceinline__ row_sum plus(row_sum x) const { return row_sum{part.plus(x.part)}; }
-  __device__ __forceinline__ scalar_t result(int64_t count) const {
-    return narrowed<scalar_t>(count == 1 ? part.total() : quotient(part.total(), count));
-  }
-  // With the initial value, or with 0.0, so that -0.0 is never the sum.
-  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t count) const {
-    return plus(of(include_self ? to_opmath(self) : opmath_t<scalar_t>(0))).result(count);
+  // With the initial value, or with 0.0, so that -0.0 is never the sum; `rows` is their number, by
+  // which a mean is divided.
+  __device__ __forceinline__ scalar_t onto(scalar_t self, bool include_self, int64_t rows) const {
+    auto total = plus(of(include_self ? to_opmath(self) : opmath_t<scalar_t>(0))).part.total();
+    return narrowed<scalar_t>(mean ? quotient(total, rows + (include_self ? 1 : 0)) : total);
   }
 };
 template <typename T>
-struct row_sum<complex<T>> {
+using row_mean = row_sum<T, true>;
+template <typename T, bool mean>
+struct row_sum<complex<T>, mean> {
+  static constexpr bool is_mean = mean;
   using scalar_t = complex<T>;
-  row_sum<T> re, im;
+  using real_sum = row_sum<T, mean>;
+  real_sum re, im;
   static __device__ __forceinline__ row_sum of(complex<T> x) {
-    return row_sum{row_sum<T>::of(x.re), row_sum<T>::of(x.im)};
+    return row_sum{real_sum::of(x.re), real_sum::of(x.im)};
   }
   static __device__ __forceinline__ row_sum read(complex<T> x, scaling alpha) {
     return of(addend(x, alpha));
   }
   static __device__ __forceinline__ row_sum nothing() {
-    return row_sum{row_sum<T>::nothing(), row_sum<T>::nothing()};
+    return row_sum{real_sum::nothing(), real_sum::nothing()};
   }
   __device__ __forceinline__ row_sum plus(row_sum x) const {
     return row_sum{re.plus(x.re), im.plus(x.im)};
   }
   __device__ __forceinline__ complex<T> onto(complex<T> self, bool include_self,
-                                             int64_t count) const {
-    return complex<T>(re.onto(self.re, include_self, count), im.onto(self.im, include_self, count));
+                                             int64_t rows) const {
+    return complex<T>(re.onto(self.re, include_self, rows), im.onto(self.im, include_self, rows));
   }
 };
 
 // What row_sum is for sums, for products: nothing is scaled or counted.
 template <typename T>
 struct row_product {
+  static constexpr bool is_mean = false;
   using scalar_t = T;
   product_t<scalar_t> run;
   static __device__ __forceinline__ row_product read(scalar_t x, scaling) {
@@ -97,40 +103,28 @@ struct neighbours {
 template <typename T>
 static __device__ __forceinline__ T* column_of(T* tensor, int64_t column, int64_t rows,
                                                int64_t inner) {
-  int64_t outer = quick_div(column, inner);
+  int64_t outer = column < inner ? 0 : quick_div(column, inner);
   return tensor + outer * rows * inner + (column - outer * inner);
 }
 
 // Puts a destination's runs onto its initial values.
-template <typename row_t, int width, typename key_t>
+template <typename row_t, int width>
 struct row_store {
   using runs_t = neighbours<row_t, width>;
   using initial_t = typename runs_t::pack_t;
   typename row_t::scalar_t* first;  // the columns, at destination 0
-  const key_t* counted;  // the sorted index, to count a destination's rows in; null but for means
   int64_t inner;
   bool include_self;
-  // The first place in `counted` from `low` on that holds `bound` or more; at most `high`.
-  __device__ __forceinline__ int64_t place_of(int64_t bound, int64_t low, int64_t high) const {
-    while (low < high) {
-      int64_t middle = (low + high) / 2;
-      bool below = counted[middle] < bound;
-      low = below ? middle + 1 : low;
-      high = below ? high : middle;
-    }
-    return low;
-  }
   __device__ __forceinline__ initial_t initial(int64_t key) const {
     initial_t values;
     for (int k = 0; k < width; ++k) values.lane[k] = first[key * inner + k];
     return values;
   }
-  // `rows`: those to divide by, the initial value not among them; 0 but for means.
+  // `rows`: how many the runs have, which only a mean needs.
   __device__ __forceinline__ void put(int64_t key, const runs_t& runs, int64_t rows,
                                       const initial_t& values) const {
-    int64_t count = rows == 0 ? 1 : rows + (include_self ? 1 : 0);
     for (int k = 0; k < width; ++k) {
-      first[key * inner + k] = runs.lane[k].onto(values.lane[k], include_self, count);
+      first[key * inner + k] = runs.lane[k].onto(values.lane[k], include_self, rows);
     }
   }
 };
@@ -154,13 +148,12 @@ template <typename row_t, int width, typename key_t>
 struct keyed_rows {
   using value_t = neighbours<row_t, width>;
   const key_t* keys;
-  row_store<row_t, width, key_t> out;
+  row_store<row_t, width> out;
   row_carries<value_t> carries;
   __device__ __forceinline__ key_t key(int64_t row) const { return keys[row]; }
-  template <typename Loaded>
-  __device__ __forceinline__ void store(key_t key, const value_t& runs, const Loaded&,
-                                        int64_t first, int64_t end) const {
-    out.put(key, runs, out.counted == nullptr ? 0 : end - first, out.initial(key));
+  __device__ __forceinline__ void store(key_t key, const value_t& runs, int64_t first,
+                                        int64_t end) const {
+    out.put(key, runs, end - first, out.initial(key));
   }
   __device__ __forceinline__ void carry(int64_t slot, key_t, const value_t& runs) const {
     carries[slot] = runs;

@@ -8,6 +8,9 @@
 struct row_shape {
   int64_t outer, rows, inner, size, wraps;
 };
+static __device__ __forceinline__ int64_t destinations_of(const row_shape& shape) {
+  return shape.outer * shape.size * shape.inner;
+}
 
 // What an index says at `place`, from the start; a negative one counts from the end where the shape
 // `wraps`.

@@ -21,8 +21,7 @@ static __device__ __forceinline__ int64_t segment_pieces(int64_t n) {
 //   key(i)                the key of element i, ascending; an integer
 //   load(i)               element i as it lies in memory; loads alone, to be in flight together
 //   value(loaded)         its value
-//   store(key, value, loaded, first, end)   takes a complete run, the elements from `first` on
-//                         before `end`, and what was loaded for the last one
+//   store(key, value, first, end)   takes a complete run, the elements from `first` on before `end`
 //   carry(slot, key, value)   takes a run that the next launch finishes; not called when n <= piece
 // A value_t has earlier.plus(later), called in the order of i, and nothing(), which x.plus() leaves
 // as x: -0.0 for a sum.
@@ -42,9 +41,8 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
   value_t run = nothing;
   bool run_empty = true;
   int64_t first = begin;
-  decltype(runs.load(begin)) last;
   for (int64_t base = begin; base < end; base += batch) {
-    decltype(last) loaded[batch];
+    decltype(runs.load(begin)) loaded[batch];
     decltype(run_key) keys[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -59,7 +57,7 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
         if (first_run && !last_launch) {
           runs.carry(2 * p, run_key, run);
         } else {
-          runs.store(run_key, run, last, first, base + b);
+          runs.store(run_key, run, first, base + b);
         }
         first_run = false;
         first = base + b;
@@ -69,11 +67,10 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
       value_t value = runs.value(loaded[b]);
       run = run_empty ? value : run.plus(value);
       run_empty = false;
-      last = loaded[b];
     }
   }
   if (last_launch) {
-    runs.store(run_key, run, last, first, end);
+    runs.store(run_key, run, first, end);
   } else if (first_run) {
     runs.carry(2 * p, run_key, run);
     runs.carry(2 * p + 1, run_key, nothing);
@@ -82,12 +79,60 @@ static __device__ __forceinline__ void segment_piece(int64_t p, int64_t n, const
   }
 }
 
-// The same for elements so wide that all threads of a warp walk over the same ones: a thread takes
-// the parts of runs that begin in its share, `share` elements of a piece. A part is what lies of a
-// run in one piece. The runs' bits are the same, but fewer are carried: of a run that ends in its
-// first piece, or a few elements into its second, one thread walks the second part too, joins the
-// two and stores the run. Of a longer run, the part that comes into piece p becomes element 2 * p
-// of the shorter sequence, and the part that leaves it element 2 * p + 1. The others are nothing.
+// The same by a thread for each element `i`, which takes the run of its piece that begins there, if
+// one does. For sequences so short that few threads would walk over pieces, one run after another;
+// here all runs are read at once. What differs:
+//   is_part(key)          whether elements with this key are reduced at all
+//   value(i)              element i, a load as key(i)
+//   initial(key)          what the run's store needs of its destination, a load as well
+//   store(key, value, initial, first, end)   takes that, too
+template <int piece, typename Runs>
+static __device__ __forceinline__ void segment_run(int32_t i, int32_t n, const Runs& runs) {
+  using value_t = typename Runs::value_t;
+  constexpr int batch = 4;
+  int32_t p = i / piece, begin = p * piece, end = min(begin + piece, n);
+  auto run_key = runs.key(i);
+  auto has_key = [&](int32_t place) { return runs.key(place) == run_key; };
+  if (!runs.is_part(run_key) || (i > begin && has_key(i - 1))) return;
+  // Where the run ends is known before a value is loaded, so that none waits for a key of its own.
+  // Most runs have two elements, one of each piece below, or three with a `nothing`.
+  bool has_second = has_key(min(i + 1, end - 1)) & (i + 1 < end);
+  bool has_third = has_key(min(i + 2, end - 1));
+  int32_t behind = has_second ? i + 2 : i + 1, others_end = has_third ? end : behind;
+  while (behind < others_end) {
+    int32_t middle = (behind + others_end) / 2;
+    bool goes_on = has_key(middle);
+    behind = goes_on ? middle + 1 : behind;
+    others_end = goes_on ? others_end : middle;
+  }
+  auto initial = runs.initial(run_key);
+  value_t run = runs.value(i);
+#pragma unroll 1
+  for (int32_t base = i + 1; base < behind; base += batch) {
+    value_t values[batch];
+#pragma unroll
+    for (int b = 0; b < batch; ++b) values[b] = runs.value(min(base + b, behind - 1));
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      if (base + b < behind) run = run.plus(values[b]);
+    }
+  }
+  bool comes_in = i == begin, leaves = behind == end;
+  if (n <= piece || !(comes_in || leaves)) {
+    runs.store(run_key, run, initial, i, behind);
+    return;
+  }
+  if (comes_in) runs.carry(2 * p, run_key, run);
+  if (leaves) runs.carry(2 * p + 1, run_key, comes_in ? value_t::nothing() : run);
+}
+
+// The same as segment_piece for elements so wide that all threads of a warp walk over the same
+// ones: a thread takes the parts of runs that begin in its share, `share` elements of a piece. A
+// part is what lies of a run in one piece. The runs' bits are the same, but fewer are carried: of a
+// run that ends in its first piece, or a few elements into its second, one thread walks the second
+// part too, joins the two and stores the run. Of a longer run, the part that comes into piece p
+// becomes element 2 * p of the shorter sequence, and the part that leaves it element 2 * p + 1. The
+// others are nothing.
 
 // The elements of its second piece within which a run must end to be reduced by one thread.
 constexpr int SEGMENT_REACH = 8;

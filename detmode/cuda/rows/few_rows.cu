@@ -9,7 +9,7 @@ template <typename row_t, int width>
 __global__ void few_rows(const int64_t* __restrict__ index,
                          const typename row_t::scalar_t* __restrict__ source,
                          typename row_t::scalar_t* __restrict__ out, bool by_row, row_shape shape,
-                         bool include_self, bool mean, scaling alpha) {
+                         bool include_self, scaling alpha) {
   using runs_t = neighbours<row_t, width>;
   using pack_t = typename runs_t::pack_t;
   constexpr int batch = 8;
@@ -54,8 +54,7 @@ __global__ void few_rows(const int64_t* __restrict__ index,
     }
     if (!leads) continue;
     DETMODE_ASSERT(in_range);
-    row_store<row_t, width, int64_t> store{column_of(out, column, size, inner), nullptr, inner,
-                                           include_self};
-    store.put(destination, runs, mean ? met : 0, store.initial(destination));
+    row_store<row_t, width> store{column_of(out, column, size, inner), inner, include_self};
+    store.put(destination, runs, met, store.initial(destination));
   }
 }

@@ -27,8 +27,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
                             const typename row_t::scalar_t* __restrict__ source,
                             typename row_t::scalar_t* __restrict__ out,
                             double* __restrict__ carries, row_shape shape, bool include_self,
-                            bool mean, scaling alpha) {
-  using store_t = row_store<row_t, width, key_t>;
+                            scaling alpha) {
   auto* carried = reinterpret_cast<neighbours<row_t, width>*>(carries);
   int64_t rows = shape.rows, inner = shape.inner;
   int64_t groups = shape.outer * inner / width, all = segment_pieces<PIECE>(rows) * groups;
@@ -36,7 +35,7 @@ __global__ void sorted_rows(const key_t* __restrict__ keys, const int32_t* __res
     int64_t piece = quick_div(i, groups), group = i - piece * groups, column = group * width;
     auto* from = column_of(source, column, rows, inner);
     auto* to = column_of(out, column, shape.size, inner);
-    store_t store{to, mean ? keys : nullptr, inner, include_self};
+    row_store<row_t, width> store{to, inner, include_self};
     keyed_rows<row_t, width, key_t> keyed{keys, store, {carried, groups, group}};
     sorted_columns<row_t, width, key_t> columns{keyed, order, from, alpha};
     segment_piece<PIECE>(piece, rows, columns);
@@ -97,7 +96,7 @@ struct wide_columns {
                                         const row_and_initial& loaded) const {
     pack_t sums;
     for (int k = 0; k < width; ++k) {
-      sums.lane[k] = runs.lane[k].onto(loaded.initial.lane[k], include_self, 1);
+      sums.lane[k] = runs.lane[k].onto(loaded.initial.lane[k], include_self, 0);
     }
     store_at_once(target(key), sums);
   }
@@ -126,27 +125,22 @@ __global__ void __launch_bounds__(256, 2)
 }
 
 // The row that a carry begins or ends at: slot 2 * p holds the first run of piece p of the level
-// below, and slot 2 * p + 1 its last one. What would be behind the last carry is the last row.
+// below, and slot 2 * p + 1 its last one. Of 64 carries half are of 32 pieces, so pieces have
+// 64 * 32^(level - 1) rows. What would be behind the last carry is the last row.
 static __device__ __forceinline__ int64_t row_of_carry(int64_t slot, int64_t level, int64_t rows) {
-#pragma unroll 1
-  for (; level > 0; --level) slot = slot / 2 * PIECE + slot % 2 * (PIECE - 1);
-  return min_index(slot, rows - 1);
+  static_assert(PIECE == 64, "rows of a piece are a power of two");
+  int64_t is_last = slot & 1, piece = slot >> 1;
+  return min_index(((piece + is_last) << (5 * level + 1)) - is_last, rows - 1);
 }
 
 // The carries of a level, in one group of columns.
 template <typename row_t, int width, typename key_t, bool wide>
 struct carried_columns {
   using value_t = neighbours<row_t, width>;
-  using store_t = row_store<row_t, width, key_t>;
-  // A destination's initial values are loaded with its carries: few threads walk here, and each
-  // would wait for them at the end of every run.
-  struct runs_and_initial {
-    value_t runs;
-    typename store_t::initial_t initial;
-  };
+  using initial_t = typename row_store<row_t, width>::initial_t;
   const key_t* keys;
   int64_t level, rows;
-  store_t out;
+  row_store<row_t, width> out;
   row_carries<value_t> below, carries;
   // Of wide rows -1 where nothing is carried.
   __device__ __forceinline__ key_t key(int64_t slot) const {
@@ -155,41 +149,39 @@ struct carried_columns {
     int64_t border = (lowest + 1) / 2 * PIECE;
     return segment_carries<PIECE>(border, rows, keys) ? keys[border] : key_t(-1);
   }
-  // What is not carried is read as well, so that no read waits for the key. Its destination is
-  // another thread's.
-  __device__ __forceinline__ runs_and_initial load(int64_t slot) const {
-    key_t destination = key(slot);
-    runs_and_initial loaded{below[slot], {}};
-    if (!wide || destination >= 0) {
-      loaded.initial = out.initial(destination);
-    } else {
-      loaded.runs = value_t::nothing();
-    }
-    return loaded;
+  __device__ __forceinline__ bool is_part(key_t destination) const {
+    return !wide || destination >= 0;
   }
-  __device__ __forceinline__ value_t value(const runs_and_initial& loaded) const {
-    return loaded.runs;
+  __device__ __forceinline__ const value_t& value(int64_t slot) const { return below[slot]; }
+  __device__ __forceinline__ initial_t initial(key_t destination) const {
+    return out.initial(destination);
+  }
+  // The first place in `keys` from `low` on that holds `bound` or more; at most `high`.
+  __device__ __forceinline__ int64_t place_of(int64_t bound, int64_t low, int64_t high) const {
+    while (low < high) {
+      int64_t middle = (low + high) / 2;
+      bool below_bound = keys[middle] < bound;
+      low = below_bound ? middle + 1 : low;
+      high = below_bound ? high : middle;
+    }
+    return low;
   }
   // The rows of a mean: those of its first carry begin in that one's piece, and those of its last
   // one end in that one's.
   __device__ __forceinline__ int64_t rows_of(key_t destination, int64_t first, int64_t end) const {
-    // Known when this is compiled, it spares wide rows the division.
-    if (wide || out.counted == nullptr) return 0;
+    if (!row_t::is_mean) return 0;
     auto row = [&](int64_t slot) { return row_of_carry(slot, level, rows); };
-    int64_t from = out.place_of(destination, row(first & ~1), row(first)), last = end - 1;
+    int64_t from = place_of(destination, row(first & ~1), row(first)), last = end - 1;
     int64_t bound = static_cast<int64_t>(destination) + 1;
-    return out.place_of(bound, row(last) + 1, row(last | 1) + 1) - from;
+    return place_of(bound, row(last) + 1, row(last | 1) + 1) - from;
   }
   __device__ __forceinline__ void store(key_t destination, const value_t& runs,
-                                        const runs_and_initial& loaded, int64_t first,
+                                        const initial_t& initial, int64_t first,
                                         int64_t end) const {
-    if (!wide || destination >= 0) {
-      out.put(destination, runs, rows_of(destination, first, end), loaded.initial);
-    }
+    out.put(destination, runs, rows_of(destination, first, end), initial);
   }
-  __device__ __forceinline__ void carry(int64_t slot, key_t destination,
-                                        const value_t& runs) const {
-    if (!wide || destination >= 0) carries[slot] = runs;
+  __device__ __forceinline__ void carry(int64_t slot, key_t, const value_t& runs) const {
+    carries[slot] = runs;
   }
 };
 
@@ -198,12 +190,11 @@ struct carried_columns {
 // itself, in which it goes on through all levels from `level` on; 0: the launch is one level, of
 // all groups.
 template <typename row_t, int width, typename key_t, bool wide = false>
-__global__ void sorted_carries(const key_t* __restrict__ keys,
-                               typename row_t::scalar_t* __restrict__ out,
-                               double* __restrict__ carries, row_shape shape, bool include_self,
-                               bool mean, int64_t level, int64_t owned) {
+__global__ void __launch_bounds__(512)
+    sorted_carries(const key_t* __restrict__ keys, typename row_t::scalar_t* __restrict__ out,
+                   double* __restrict__ carries, row_shape shape, bool include_self, int64_t level,
+                   int64_t owned) {
   using runs_t = neighbours<row_t, width>;
-  using store_t = row_store<row_t, width, key_t>;
   using columns_t = carried_columns<row_t, width, key_t, wide>;
   runs_t* read = reinterpret_cast<runs_t*>(carries);
   int64_t all = shape.outer * shape.inner / width, n = 2 * segment_pieces<PIECE>(shape.rows);
@@ -217,13 +208,19 @@ __global__ void sorted_carries(const key_t* __restrict__ keys,
   int64_t step = owned > 0 ? blockDim.x : thread_count();
   for (;; ++level) {
     runs_t* carried = read + n * all;
-    for (int64_t i = begin; i < segment_pieces<PIECE>(n) * groups; i += step) {
-      int64_t piece = quick_div(i, groups), group = first_group + (i - piece * groups);
+    int32_t slots = static_cast<int32_t>(n);
+    // A thread for each border of pieces, at which mostly one run begins: before it, to end behind.
+    for (int64_t i = begin; i < (n / 2 + 1) * groups; i += step) {
+      int64_t border = quick_div(i, groups), group = first_group + (i - border * groups);
       auto* to = column_of(out, group * width, shape.size, shape.inner);
-      store_t store{to, mean ? keys : nullptr, shape.inner, include_self};
+      row_store<row_t, width> store{to, shape.inner, include_self};
       row_carries<runs_t> below{read, all, group}, above{carried, all, group};
       columns_t columns{keys, level, shape.rows, store, below, above};
-      segment_piece<PIECE>(piece, n, columns);
+      int32_t behind = 2 * static_cast<int32_t>(border);
+#pragma unroll 1
+      for (int32_t slot = max(behind - 1, 0); slot <= min(behind, slots - 1); ++slot) {
+        segment_run<PIECE>(slot, slots, columns);
+      }
     }
     if (owned == 0 || n <= PIECE) return;
     __syncthreads();

@@ -12,20 +12,26 @@ TOGETHER = 4
 """Elements that a thread takes at once where there are many."""
 
 
+MOST_CARRIED = 4
+"""The most columns of a wide row's carries that a thread reduces side by side."""
+
+
 def widths(dtype: torch.dtype) -> tuple[int, ...]:
     """Return the neighbouring columns that a thread can add: one, or eight bytes of them."""
     return (1, 8 // dtype.itemsize) if dtype.itemsize < 8 else (1,)
 
 
 _REDUCED = (
-    *(f"row_sum<{ctype(dtype)}>, {n}" for dtype in FLOATING + COMPLEX for n in widths(dtype)),
+    *(
+        f"row_{what}<{ctype(dtype)}>, {n}"
+        for what in ("sum", "mean")
+        for dtype in FLOATING + COMPLEX
+        for n in widths(dtype)
+    ),
     *(f"row_product<{ctype(dtype)}>, 1" for dtype in FLOATING + INTEGRAL),
 )
 
-_WIDE = tuple(
-    f"row_sum<{ctype(dtype)}>, {AT_ONCE // dtype.itemsize}, {KEYS[0]}"
-    for dtype in FLOATING + COMPLEX
-)
+_WIDE = tuple((ctype(dtype), AT_ONCE // dtype.itemsize) for dtype in FLOATING + COMPLEX)
 
 INTEGERS = Source(
     __file__,
@@ -59,8 +65,11 @@ SORTED = Source(
             for row in _REDUCED
             for key in KEYS
         ),
-        *(f"wide_rows<{row}>" for row in _WIDE),
-        *(f"sorted_carries<{row}, true>" for row in _WIDE),
+        *(f"wide_rows<row_sum<{scalar}>, {n}, {KEYS[0]}>" for scalar, n in _WIDE),
+        *(
+            f"sorted_carries<row_sum<{scalar}>, {min(n, MOST_CARRIED)}, {KEYS[0]}, true>"
+            for scalar, n in _WIDE
+        ),
     ),
 )
 

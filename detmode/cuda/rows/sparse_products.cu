@@ -92,7 +92,7 @@ __global__ void sparse_rows(const key_t* __restrict__ keys, const int32_t* __res
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t piece = quick_div(i, groups), group = i - piece * groups, first = group * width;
     auto* to = out + first;
-    row_store<row_sum<scalar_t>, width, key_t> store{to, nullptr, inner, include_self};
+    row_store<row_sum<scalar_t>, width> store{to, inner, include_self};
     keyed_rows<row_sum<scalar_t>, width, key_t> keyed{keys, store, {carried, groups, group}};
     entries_by_columns<scalar_t, width, key_t> by_columns{keyed,         order, columns, values,
                                                           dense + first, shape, alpha};

@@ -8,6 +8,8 @@ threads.
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -23,16 +25,19 @@ from detmode.cuda import (
     parts_of,
     stretch,
 )
+from detmode.cuda.rows import few_destinations
 from detmode.cuda.rows.exponent_bins import add_in_bins
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
-from detmode.cuda.rows.source import FEW, INTEGERS, SORTED, TOGETHER, widths
+from detmode.cuda.rows.source import FEW, INTEGERS, MOST_CARRIED, SORTED, TOGETHER, widths
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
 from detmode.cuda.strips import Strips
 
-THREADS = 256
+THREADS = 512
 """Of a block that reduces carries."""
+MOST_OWNED = PIECE**2
+"""Carries of a column up to which a block goes on through all of their levels by itself."""
 TURNS = 16
 """Elements of a thread at most."""
 MOST = 2**18
@@ -77,20 +82,19 @@ def add_rows(
         shared=shared,
     )  # fmt: skip
     scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
-    how: dict[str, Any] = {"include_self": include_self, "mean": mean, "alpha": scaling}
+    how: dict[str, Any] = {"include_self": include_self, "alpha": scaling}
     if isinstance(way, Strips):
         launch_blocks(
             INTEGERS, f"index_add_strips<{ctype(out.dtype)}>", way.blocks, way.threads, way.shared,
             index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
-            headroom=_headroom(shape), **how,
+            headroom=_headroom(shape), mean=mean, **how,
         )  # fmt: skip
     elif way is Way.BINS:
         add_in_bins(out, index, source, shape, scaling)
-    elif way in (Way.SINGLY, Way.TOGETHER):
-        together = TOGETHER if way is Way.TOGETHER else 1
-        _add_integers(out, index, source, shape, by_row, together, **how)
+    elif way in (Way.SINGLY, Way.TOGETHER, Way.IN_BLOCKS):
+        _add_integers(out, index, source, shape, by_row, way, mean=mean, **how)
     else:
-        row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner)
+        row = _summed(out.dtype, way, begin, (shape if by_row else flat(shape)).inner, mean)
         _reduce(row, way, out, index, source, shape, how)
 
 
@@ -119,7 +123,7 @@ def multiply_rows(
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
-    how = {"include_self": include_self, "mean": False, "alpha": Scaling(False, 1.0, 0.0)}
+    how = {"include_self": include_self, "alpha": Scaling(False, 1.0, 0.0)}
     _reduce(row, way, out, index, source, shape, how)
 
 
@@ -134,34 +138,45 @@ def _add_integers(
     source: Tensor,
     shape: Rows,
     by_row: bool,
-    together: int,
+    way: Way,
     include_self: bool,
     mean: bool,
     alpha: Scaling,
 ) -> None:
-    """Add rows as integers, of which a thread takes so many elements ``together``."""
-    scalar, headroom = ctype(out.dtype), _headroom(shape)
-    n, addends = shape.destinations, shape.addends
-    crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
+    """Add rows as integers, in one of the ways that do so in memory."""
+    scalar, headroom, n = ctype(out.dtype), _headroom(shape), shape.destinations
     keys, sums, counts = _scratch(out, n, mean)
-    # More turns than one where enough threads are left.
-    threads = max(-(-addends // TURNS), min(-(-addends // together), MOST))
+    if way is Way.IN_BLOCKS:
+        observe, accumulate = few_destinations.launches(shape, out.dtype, mean=mean)
+    else:
+        observe, accumulate = _in_memory(scalar, shape, TOGETHER if way is Way.TOGETHER else 1)
     read: dict[str, Any] = {"index": index, "source": source, "keys": keys}
-    read |= {"n": addends, "shape": shape, "by_row": by_row, "alpha": alpha}
-    launch(INTEGERS, f"index_add_observe<{scalar}, {together}>", threads, **read)
+    read |= {"n": shape.addends, "shape": shape, "by_row": by_row, "alpha": alpha}
+    observe(**read)
     launch(
         INTEGERS, f"index_add_admit_self<{scalar}>", n,
         self=out, keys=keys, sums=sums, n=n, headroom=headroom, include_self=include_self,
     )  # fmt: skip
-    launch(
-        INTEGERS, f"index_add_accumulate<{scalar}, {crowded}, {together}>", threads,
-        sums=sums, counts=counts, headroom=headroom, **read,
-    )  # fmt: skip
+    accumulate(sums=sums, counts=counts, headroom=headroom, **read)
     launch(
         INTEGERS, f"index_add_finish<{scalar}>", n,
         keys=keys, sums=sums, counts=counts, out=out, n=n, headroom=headroom,
         include_self=include_self,
     )  # fmt: skip
+
+
+def _in_memory(
+    scalar: str, shape: Rows, together: int
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The launches that observe and accumulate; a thread takes so many elements ``together``."""
+    crowded = str(shape.inner <= CROWDED_COLUMNS).lower()
+    # More turns than one where enough threads are left.
+    threads = max(-(-shape.addends // TURNS), min(-(-shape.addends // together), MOST))
+    observe, accumulate = (
+        partial(launch, INTEGERS, f"index_add_{kernel}, {together}>", threads)
+        for kernel in (f"observe<{scalar}", f"accumulate<{scalar}, {crowded}")
+    )
+    return observe, accumulate
 
 
 def _scratch(out: Tensor, n: int, mean: bool) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -189,7 +204,7 @@ class _Row(NamedTuple):
     words: int
 
 
-def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row:
+def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int, mean: bool) -> _Row:
     """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
     components, words = parts_of(dtype)
     width = widths(dtype)[-1]
@@ -198,7 +213,7 @@ def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row
     elif begin % 8 or inner % width:
         # Reading several columns at once needs aligned rows, and does not change the bits.
         width = 1
-    return _Row(f"row_sum<{ctype(dtype)}>", width, components * words)
+    return _Row(f"row_{'mean' if mean else 'sum'}<{ctype(dtype)}>", width, components * words)
 
 
 def _reduce(
@@ -231,26 +246,25 @@ def _reduce_sorted(
     source: Tensor,
     shape: Rows,
     include_self: bool,
-    mean: bool,
     alpha: Scaling,
 ) -> None:
     """Sort the rows' index, and reduce them in pieces; of ``wide`` ones there is no mean."""
     keys, order = sorted_positions(index, shape.size, wraps=shape.wraps)
     carries = new_carries(out, shape, row.words)
-    types = f"{row.name}, {row.width}, {ctype(keys.dtype)}"
-    entry, of_carries = f"sorted_rows<{types}>", types
-    pieces, means = pieces_of(shape.rows), {"mean": mean}
+    entry, pieces, carried, width = "sorted_rows", pieces_of(shape.rows), "", row.width
     if wide:
-        entry, of_carries = f"wide_rows<{types}>", f"{types}, true"
-        pieces, means = -(-shape.rows // SHARE), {}
+        entry, pieces, carried = "wide_rows", -(-shape.rows // SHARE), ", true"
+        width = min(width, MOST_CARRIED)
+    key = ctype(keys.dtype)
     launch(
-        SORTED, entry, pieces * (shape.outer * shape.inner // row.width),
+        SORTED, f"{entry}<{row.name}, {row.width}, {key}>",
+        pieces * (shape.outer * shape.inner // row.width),
         keys=keys, order=order, source=source, out=out, carries=carries, shape=shape,
-        include_self=include_self, alpha=alpha, **means,
+        include_self=include_self, alpha=alpha,
     )  # fmt: skip
     reduce_carries(
-        of_carries, row.width, shape,
-        keys=keys, out=out, carries=carries, include_self=include_self, mean=mean,
+        f"{row.name}, {width}, {key}{carried}", width, shape,
+        keys=keys, out=out, carries=carries, include_self=include_self,
     )  # fmt: skip
 
 
@@ -286,7 +300,6 @@ def reduce_carries(
     out: Tensor,
     carries: Tensor | None,
     include_self: bool,
-    mean: bool = False,
 ) -> None:
     """Launch the reduction of what the pieces of sorted rows carry, level by level.
 
@@ -298,18 +311,18 @@ def reduce_carries(
         out: as for :func:`add_rows`.
         carries: by :func:`new_carries`, with those of the rows.
         include_self: as for :func:`add_rows`.
-        mean: as for :func:`add_rows`.
     """
     groups, pieces, level = shape.outer * shape.inner // width, pieces_of(shape.rows), 0
     while pieces > 1:
-        pieces, level = pieces_of(2 * pieces), level + 1
-        # Few pieces of a few columns are a block's, which goes on through all levels by itself.
-        owned = THREADS // pieces if pieces <= PIECE else 0
-        blocks = -(-groups // owned) if owned else -(-pieces * groups // THREADS)
+        slots, pieces, level = 2 * pieces, pieces_of(2 * pieces), level + 1
+        # A thread takes the carries at a border of pieces, or at an end.
+        borders = slots // 2 + 1
+        owned = max(THREADS // borders, 1) if slots <= MOST_OWNED else 0
+        blocks = -(-groups // owned) if owned else -(-borders * groups // THREADS)
         launch_blocks(
             SORTED, f"sorted_carries<{types}>", blocks, THREADS,
             keys=keys, out=out, carries=carries, shape=shape, level=level, owned=owned,
-            include_self=include_self, mean=mean,
+            include_self=include_self,
         )  # fmt: skip
         if owned:
             return

@@ -3,7 +3,8 @@
 * *integers*: per destination the largest exponent, then the addends as integers of that scale.
   Reads ``source`` and the index twice, an exponent and a sum per addend; needs 12 bytes (float64:
   20) of scratch per destination. Single elements of many planes that are not
-  too large are added in shared memory, by blocks that need no scratch.
+  too large are added in shared memory, by blocks that need no scratch; and many elements at few
+  destinations by blocks that each have all destinations in shared memory first.
 * *sorted rows*: a stable sort of the index, then one pass over the rows in pieces of 64, added up
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
@@ -25,6 +26,7 @@ import torch
 
 from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.rows.exponent_bins import has_bins
+from detmode.cuda.rows.few_destinations import blocks_of
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -76,6 +78,8 @@ class Way(Enum):
     """Sums of integers, of which a thread takes one element after the other."""
     TOGETHER = auto()
     """The same bits of a thread that takes several elements at once."""
+    IN_BLOCKS = auto()
+    """The same bits of blocks that add for themselves first: of many elements at few places."""
     ELECTED = auto()
     """Assignments: each destination elects the last row that names it, in memory beside it."""
     IN_PLACE = auto()
@@ -108,13 +112,16 @@ def choose_sum(
     named = shape if by_row else flat(shape)
     if _are_few(named) or (shape.rows == 1 and not mean):
         return Way.FEW
-    if by_row and include_self and not mean and has_bins(shape, dtype):
+    has_blocks = blocks_of(shape, dtype, mean=mean) > 0
+    if by_row and include_self and not mean and has_bins(shape, dtype) and not has_blocks:
         return Way.BINS
     if _sort_moves_less(named, dtype):
         return Way.WIDE if aligned and not mean and _are_wide(named, dtype) else Way.SORTED
     strips = None
     if not by_row:
         strips = _strips_of(shape, bytes_of_sum(dtype) + 4 * mean, shared, MOST_ADDED_STRIPS)
+    if strips is None and has_blocks:
+        return Way.IN_BLOCKS
     return strips or (Way.TOGETHER if shape.addends >= MANY else Way.SINGLY)
 
 

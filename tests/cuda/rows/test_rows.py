@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda import bytes_of_sum, host
-from detmode.cuda.rows import assign, sort
+from detmode.cuda import bytes_of_sum, compile_for, host
+from detmode.cuda.rows import assign, sort, sums
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
+from detmode.cuda.rows.source import SORTED as SORTED_SOURCE
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 from detmode.cuda.rows.ways import MARK, Way
 from detmode.cuda.strips import Strips, strips_of
@@ -123,7 +124,7 @@ def test_sums(
     Few rows have the bits of sorted ones; integers have theirs whatever adds them.
     """
     move = data.draw(moves(tensors, dtype))
-    how = {"include_self": include_self, "mean": mean and not dtype.is_complex}
+    how = {"include_self": include_self, "mean": mean}
     add = partial(move.run, add_rows, alpha=alpha, **how)
     addends = move.source if alpha == 1 else move.source * alpha
     for first, *others in (move.by_rows, INTEGERS + move.of_planes):
@@ -196,7 +197,7 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
 )
 def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
     """Several levels of carries, and the integers beside them; a mean counts across all levels."""
-    move, mean = many(dtype, seed, spread), mean and not dtype.is_complex
+    move = many(dtype, seed, spread)
     for way in (Way.SORTED, Way.SINGLY):
         found = in_schedules(lambda way=way: move.run(add_rows, way, mean=mean), seed)
         exact_sums.assert_exact(found, move.out, move.to, move.source, mean=mean)
@@ -207,6 +208,15 @@ def many(dtype: torch.dtype, seed: int, spread: int) -> Move:
     maker = Maker(dtype, seed=seed)
     index = maker.integers(0, spread, 4500)
     return move_of(maker.normal(100), index, maker.normal(9000), Rows(1, 4500, 2, 50))
+
+
+@needs.nvrtc
+@pytest.mark.parametrize("kernel", ["sorted_rows", "sorted_carries"])
+def test_a_sum_is_compiled_without_the_division_of_a_mean(kernel: str) -> None:
+    """It is most of a mean's instructions."""
+    entries = (f"{kernel}<row_{what}<float>, 2, int32_t>" for what in ("sum", "mean"))
+    codes = [compile_for(SORTED_SOURCE, "compute_80", (entry,)).decode() for entry in entries]
+    assert ["div.rn.f64" in code for code in codes] == [False, True]
 
 
 @pytest.mark.parametrize("columns", [127, 128, 129, 131, 132, 255, 257])
@@ -287,11 +297,18 @@ def test_positions_of_any_width_are_alike(name: str) -> None:
     assert same_bits(*found)
 
 
-@pytest.mark.parametrize("move_rows", [add_rows, multiply_rows])
-def test_levels_of_carries_wait_for_one_another(move_rows: Callable[..., None]) -> None:
-    """A block that goes on from level to level reads nothing that is not yet written."""
-    with host.check_races():
-        many(torch.float32, 2, 3).run(move_rows, Way.SORTED)
+@pytest.mark.parametrize("name", ["sum", "mean", "product"])
+def test_levels_of_carries(name: str) -> None:
+    """A block that goes on from level to level reads nothing that is not yet written, and has the
+    bits of a launch for each level, which many carries have.
+    """
+    (move_rows, way), move, found = SORTED[name], many(torch.float32, 2, 3), []
+    for most in (sums.MOST_OWNED, 0):
+        with patch.object(sums, "MOST_OWNED", most):
+            with host.check_races():
+                move.run(move_rows, way)
+            found.append(in_schedules(lambda: move.run(move_rows, way), 3))
+    assert same_bits(*found)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)

@@ -33,6 +33,8 @@ LONG = 2**31
         (Rows(1, 65, 128, LONG - 1), F32, Way.WIDE),
         (Rows(1, 65, 128, LONG), F32, Way.SORTED),
         (Rows(1, 65, 1, 1000), F32, Way.SORTED),
+        (Rows(1, 2**17 - 1, 1, 5), F32, Way.BINS),
+        (Rows(1, 2**17, 1, 5), F32, Way.IN_BLOCKS),
         (Rows(1, 2**19 - 1, 1, 2**18), F32, Way.SINGLY),
         (Rows(1, 2**19, 1, 2**18), F32, Way.TOGETHER),
         # Single elements, four for each destination, and below 2**24 with an initial value.
@@ -48,7 +50,8 @@ LONG = 2**31
         (Rows(2, 2**19, 1, 10_000), F32, Way.SORTED),
         # Cheaper sorted, while int32 has their positions.
         (Rows(1, LONG - 1, 1, 2), C128, Way.SORTED),
-        (Rows(1, LONG, 1, 2), C128, Way.TOGETHER),
+        (Rows(1, LONG, 1, 2), C128, Way.IN_BLOCKS),
+        (Rows(1, LONG, 1, 3000), C128, Way.TOGETHER),
     ],
     ids=str,
 )
