@@ -6,6 +6,7 @@ Two ways lead to sums that do not depend on the order of threads: integers, and 
 
 from __future__ import annotations
 
+import functools
 from collections import namedtuple
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ MOST = 2**18
 
 Scaling = namedtuple("Scaling", "scaled re im")
 """The struct of ``scaling.cuh``: whether addends have a factor, and which."""
+UNSCALED = Scaling(False, 1.0, 0.0)
 
 
 def add_rows(
@@ -73,7 +75,7 @@ def add_rows(
     way = way or choose_sum(
         shape, out.dtype, by_row=by_row, mean=mean, aligned=aligned, shared=shared
     )
-    scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
+    scaling = UNSCALED if alpha == 1 else Scaling(True, float(alpha.real), float(alpha.imag))
     how: dict[str, Any] = {"include_self": include_self, "mean": mean, "alpha": scaling}
     if isinstance(way, Strips):
         launch_blocks(
@@ -114,7 +116,7 @@ def multiply_rows(
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
-    how = {"include_self": include_self, "mean": False, "alpha": Scaling(False, 1.0, 0.0)}
+    how = {"include_self": include_self, "mean": False, "alpha": UNSCALED}
     _reduce(row, way, out, index, source, shape, how)
 
 
@@ -186,13 +188,16 @@ class _Row(NamedTuple):
 
 def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int) -> _Row:
     """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
-    components, words = parts_of(dtype)
-    width = widths(dtype)[-1]
     if way is Way.WIDE:
-        width = AT_ONCE // dtype.itemsize
-    elif begin % 8 or inner % width:
-        # Reading several columns at once needs aligned rows, and does not change the bits.
-        width = 1
+        return _row(dtype, AT_ONCE // dtype.itemsize)
+    row = _row(dtype, widths(dtype)[-1])
+    # Reading several columns at once needs aligned rows, and does not change the bits.
+    return _row(dtype, 1) if begin % 8 or inner % row.width else row
+
+
+@functools.cache
+def _row(dtype: torch.dtype, width: int) -> _Row:
+    components, words = parts_of(dtype)
     return _Row(f"row_sum<{ctype(dtype)}>", width, components * words)
 
 
