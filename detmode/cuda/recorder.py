@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from detmode.cuda.plan import (
     CONSTANT,
@@ -425,12 +425,32 @@ def _moved(step: Step, places: Mapping[int, Pointer]) -> Step:
         slot, byte = places[pointer.slot]
         return Pointer(slot, byte + pointer.byte)
 
-    return cast("Step", tree_map_only(Pointer, moved, step, is_leaf=_is_pointer))
+    return cast("Step", _replaced(step, moved))
 
 
 def _places_in(step: Step) -> list[Pointer]:
-    return [part for part in tree_leaves(step, is_leaf=_is_pointer) if _is_pointer(part)]
+    places: list[Pointer] = []
+    # Appending returns None, in a copy of the step that nobody needs.
+    _replaced(step, places.append)
+    return places
 
 
-def _is_pointer(value: Any) -> bool:
-    return isinstance(value, Pointer)
+def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
+    """Return a step, or a part of one, with other pointers.
+
+    PyTorch's functions for trees take several times as long, and would look into forms as well.
+    """
+    match value:
+        case Pointer():
+            return place(value)
+        case View():
+            return View(place(value.place), value.form)
+        case Form():
+            return value
+        case dict():
+            return {name: _replaced(part, place) for name, part in value.items()}
+        case list() | tuple():
+            parts = [_replaced(part, place) for part in value]
+            is_plain = type(value) in (list, tuple)
+            return type(value)(parts) if is_plain else type(value)(*parts)
+    return value
