@@ -11,9 +11,8 @@ plan.
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
 from detmode.cuda.plan import (
     CONSTANT,
     NOWHERE,
@@ -37,11 +37,13 @@ from detmode.cuda.plan import (
     Step,
     StridedCopy,
     View,
+    places_in,
+    with_places,
 )
 from detmode.process.arguments import tensors_in
 from detmode.process.undo import Undo
 
-__all__ = ["form_of", "host_check", "recorder", "recording", "share_memory"]
+__all__ = ["host_check", "recorder", "recording"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -230,7 +232,7 @@ class Recorder(TorchDispatchMode):
         """Note that memory is filled with one number; return false if it is another fill."""
         target, *values = args
         form = form_of(target)
-        if any(isinstance(value, Tensor) for value in values) or not _is_dense(form):
+        if any(isinstance(value, Tensor) for value in values) or not is_dense(form):
             return False
         if form.nbytes:
             # Not torch.full: PyTorch's flag fills the memory of what it allocates first.
@@ -241,7 +243,7 @@ class Recorder(TorchDispatchMode):
 
     def _note_copy(self, target: Tensor, source: Tensor) -> None:
         to, of = self._view(target), self._view(source)
-        if to.form == of.form and _is_dense(to.form):
+        if to.form == of.form and is_dense(to.form):
             if to.form.nbytes:
                 self._note(Copy(to.place, of.place, to.form.nbytes))
         else:
@@ -301,7 +303,7 @@ class Recorder(TorchDispatchMode):
         returned = {slot: value for slot, value in zip(slots, values) if slot is not None}
         if len(returned) < len(slots) - slots.count(None):
             self.refuse("two results have the same memory")
-        used = {place.slot for step, _ in self._steps for place in _places_in(step)} | set(slots)
+        used = {place.slot for step, _ in self._steps for place in places_in(step)} | set(slots)
         self._check_use(used)
         if self.problem is not None:
             return None
@@ -366,29 +368,12 @@ class Recorder(TorchDispatchMode):
                 moved[slot] = Pointer(number, 0)
                 number += 1
         rest = (step for step, _ in self._steps if not isinstance(step, Empty))
-        return (*new, *(_moved(step, moved) for step in rest)), moved
+        return (*new, *(with_places(step, moved) for step in rest)), moved
 
 
 _NONE = Form(torch.uint8, (), ())
 _ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
 """Operators that look at no values."""
-
-
-def form_of(tensor: Tensor) -> Form:
-    """The form of a strided tensor."""
-    return Form(tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-def range_of(tensor: Tensor) -> tuple[int, int]:
-    """The addresses from a tensor's first element to the end of its last one."""
-    start = tensor.data_ptr()
-    return start, start + form_of(tensor).nbytes
-
-
-def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:
-    """Return whether two of the ranges of addresses overlap; empty ones do not."""
-    in_order = sorted(memory for memory in ranges if memory[0] < memory[1])
-    return any(first[1] > second[0] for first, second in itertools.pairwise(in_order))
 
 
 def host_check(function: F) -> F:
@@ -406,51 +391,3 @@ def host_check(function: F) -> F:
             here.check(function, args, kwargs)
 
     return cast("F", check)
-
-
-def _is_dense(form: Form) -> bool:
-    """Return whether the elements fill the memory between the first and the last, each once."""
-    expected = 1
-    for stride, size in sorted(zip(form.strides, form.sizes)):
-        if size != 1 and stride != expected:
-            return 0 in form.sizes
-        expected *= size
-    return True
-
-
-def _moved(step: Step, places: Mapping[int, Pointer]) -> Step:
-    """Return a step with the places to which slots are moved."""
-
-    def moved(pointer: Pointer) -> Pointer:
-        slot, byte = places[pointer.slot]
-        return Pointer(slot, byte + pointer.byte)
-
-    return cast("Step", _replaced(step, moved))
-
-
-def _places_in(step: Step) -> list[Pointer]:
-    places: list[Pointer] = []
-    # Appending returns None, in a copy of the step that nobody needs.
-    _replaced(step, places.append)
-    return places
-
-
-def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
-    """Return a step, or a part of one, with other pointers.
-
-    PyTorch's functions for trees take several times as long, and would look into forms as well.
-    """
-    match value:
-        case Pointer():
-            return place(value)
-        case View():
-            return View(place(value.place), value.form)
-        case Form():
-            return value
-        case dict():
-            return {name: _replaced(part, place) for name, part in value.items()}
-        case list() | tuple():
-            parts = [_replaced(part, place) for part in value]
-            is_plain = type(value) in (list, tuple)
-            return type(value)(parts) if is_plain else type(value)(*parts)
-    return value

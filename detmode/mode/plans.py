@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import calls_aten, player
-from detmode.cuda.recorder import range_of, recording, share_memory
+from detmode.cuda.recorder import recording
 from detmode.mode.forms import GUARDS, FormFunctions, Matcher
 from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
