@@ -225,20 +225,17 @@ def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
 
     PyTorch's functions for trees take several times as long, and would look into forms as well.
     """
-    match value:
-        case Pointer():
-            return place(value)
-        case View():
-            return View(place(value.place), value.form)
-        case Form():
-            return value
-        case dict():
-            return {name: _replaced(part, place) for name, part in value.items()}
-        case list() | tuple():
-            parts = [_replaced(part, place) for part in value]
-            is_plain = type(value) in (list, tuple)
-            return type(value)(parts) if is_plain else type(value)(*parts)
-    return value
+    kind = type(value)
+    if kind is Pointer:
+        return place(value)
+    if kind is View:
+        return View(place(value.place), value.form)
+    if kind is dict:
+        return {name: _replaced(part, place) for name, part in value.items()}
+    if kind is Form or not isinstance(value, (list, tuple)):
+        return value
+    parts = [_replaced(part, place) for part in value]
+    return kind(parts) if kind in (list, tuple) else kind(*parts)
 
 
 def _words_of(step: Step, function: Any) -> Iterator[int]:

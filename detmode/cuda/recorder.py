@@ -164,8 +164,9 @@ class Recorder(TorchDispatchMode):
 
     def allocated(self, tensor: Tensor) -> None:
         """Note memory that a launcher has allocated."""
-        self._allocated.append(len(self._slots))
-        self._note(Empty(form_of(tensor)), [tensor])
+        with torch._C.DisableTorchFunction():
+            self._allocated.append(len(self._slots))
+            self._note(Empty(form_of(tensor)), [tensor])
 
     def launched(
         self,
@@ -176,7 +177,8 @@ class Recorder(TorchDispatchMode):
         """Note a launch; the arguments are those of the function that makes it."""
         source, entry, block, shared = what
         numbers, tensors = bound
-        pointers = tuple(None if tensor is None else self._view(tensor) for tensor in tensors)
+        with torch._C.DisableTorchFunction():
+            pointers = tuple(None if tensor is None else self._view(tensor) for tensor in tensors)
         offsets = tuple(source.signature(entry).offsets)
         self._note(Launch(source, entry, grid, block, shared, pointers, numbers, offsets))
 
