@@ -123,6 +123,10 @@ RACES = (
         ),
     ),
     *_seen_by(
+        "rows/test_rows.py -k looks_like",
+        ("owner.cuh", "elect_marked", "rival = atomic_max(mark, position)", "*mark = position"),
+    ),
+    *_seen_by(
         "test_bits.py -k race --family scatter_reduce",
         (
             "integer_sums.cu",
@@ -145,7 +149,10 @@ RACES = (
         ),
     ),
     *_seen_by(
-        "grid_sampler/test_properties.py", ("index.cuh", "add_in_block", "? 1 : 0", "? 0 : 0")
+        "grid_sampler/test_properties.py",
+        ("index.cuh", "add_in_block", "? 1 : 0", "? 0 : 0"),
+        ("few_taps.cuh", "slot_of", "taken == pixel + 1", "taken == pixel"),
+        ("few_taps.cuh", "zero_in_block", "(thread < n - behind)", "(thread + 1 < n - behind)"),
     ),
     *_seen_by("test_sort.py", ("look_back.cuh", "count_before", "~(sum + count)", "~sum")),
     *_seen_by("test_host.py -k barrier", ("schedule.h", "pop_ready", "count > 1", "count > 64")),
@@ -313,6 +320,11 @@ UNSEEN = (
     *_seen_by(
         "rows/test_rows.py",
         ("integer_sums.cu", "", "min_index(first + k * blockDim.x", "min_index(first + k"),
+    ),
+    *_seen_by(
+        "rows/test_exponent_bins.py",
+        ("exponent_bins.cu", "", "low | (below ? 1 : 0)", "low"),
+        ("exponent_bins.cu", "", "!positive && to_opmath(out[i]) == 0", "!positive"),
     ),
     *_seen_by(
         "test_accumulator.py",

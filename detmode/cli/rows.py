@@ -19,12 +19,15 @@ def means(rule: Rule, pattern: str) -> bool:
     from detmode.table.called_as import called_as, without_module
 
     called = called_as(pattern)
-    if called is not None and rule.op.partition(".")[0] in called.listed:
+    base = rule.op.partition(".")[0]
+    if called is not None and not {base, f"{base}_"}.isdisjoint(called.listed):
         return True
-    pattern = without_module(pattern)
+    function = without_module(pattern)
+    # PyTorch's own functions are no other library's operators of the same name.
+    pattern = pattern if function == pattern else f"aten::{function}"
     bare = rule.op.partition("::")[2]
     alerts = rule.alert if isinstance(rule.alert, tuple) else (rule.alert,)
-    names = (rule.op, bare, rule.op.partition(".")[0], bare.partition(".")[0], *alerts)
+    names = (rule.op, bare, base, bare.partition(".")[0], *alerts)
     return any(fnmatchcase(name, pattern) for name in names if name)
 
 

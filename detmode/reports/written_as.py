@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import torch
-
-from detmode.table.called_as import functions_of
+from detmode.table.called_as import functions_of, public_name
 
 _CONVOLUTIONS = (
     "F.conv*",
@@ -56,17 +54,9 @@ def written_as(overload: str, source: str = "") -> str:
     of_few = functions[:1] if len(functions) <= _MOST_FUNCTIONS else []
     same = [name for name in names if name == stem]
     candidates = (*reversed(in_source), bare, *same, *of_few, stem)
-    return next(filter(None, map(_qualified, candidates)), "")
+    return next(filter(None, map(public_name, candidates)), "")
 
 
 def _is_called(name: str, source: str) -> bool:
     """Return whether a line of code calls a function of this name."""
     return re.search(rf"\b{name.rpartition('.')[2]}\(", source) is not None
-
-
-def _qualified(name: str) -> str:
-    """Return a function's or a module's name with PyTorch's, as its documentation has it."""
-    places = {"F": torch.nn.functional, "torch": torch, "Tensor": torch.Tensor, "nn": torch.nn}
-    known = (prefix for prefix, place in places.items() if callable(getattr(place, name, None)))
-    prefix = "" if name.startswith("_") else next(known, "")
-    return prefix and f"{prefix}.{name}"

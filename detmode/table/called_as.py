@@ -20,7 +20,7 @@ LINES = Path(__file__).with_suffix(".txt")
 NONE = "-"
 """In the lines, in place of no operator."""
 _PREFIXES = (
-    *("torch.nn.functional.", "nn.functional.", "functional.", "F."),
+    *("torch.nn.functional.", "nn.functional.", "functional.", "F.", "aten::"),
     *("torch.nn.modules.", "torch.nn.", "nn.", "torch.Tensor.", "Tensor.", "torch."),
 )
 
@@ -53,10 +53,20 @@ def called_as(name: str) -> Called | None:
     ('aten::scatter_add',)
 
     Args:
-        name: with or without PyTorch's module, such as ``"F.interpolate"``, ``"Tensor.put_"``.
+        name: with or without PyTorch's module, such as ``"F.interpolate"``, ``"Tensor.put_"``; or
+            an operator's, such as ``"aten::gather"``.
     """
     bare, known = without_module(name), _by_name()
-    return known.get(bare) or known.get(bare.removesuffix("_"))
+    return (
+        known.get(bare) or known.get(bare.removesuffix("_")) or _by_forward().get(f"aten::{bare}")
+    )
+
+
+@cache
+def _by_forward() -> dict[str, Called]:
+    """Return functions whose forward is one operator, by this operator: ``aten::_ctc_loss``."""
+    calls = _by_name().values()
+    return {called.forward[0]: called for called in calls if len(called.forward) == 1}
 
 
 def without_module(name: str) -> str:
@@ -73,6 +83,18 @@ def functions_of(op: str) -> tuple[str, ...]:
     """Return the names, without PyTorch's modules, of what calls an operator."""
     called_by = _by_name().items()
     return tuple(name for name, called in called_by if op in called.forward + called.listed)
+
+
+def public_name(name: str) -> str:
+    """Return a function's or a module's name with PyTorch's, as its documentation has it.
+
+    >>> public_name("AvgPool3d"), public_name("no_such")
+    ('nn.AvgPool3d', '')
+    """
+    places = {"F": torch.nn.functional, "torch": torch, "Tensor": torch.Tensor, "nn": torch.nn}
+    known = (prefix for prefix, place in places.items() if callable(getattr(place, name, None)))
+    prefix = "" if name.startswith("_") else next(known, "")
+    return prefix and f"{prefix}.{name}"
 
 
 def name_of(function: Callable[..., Any]) -> str | None:

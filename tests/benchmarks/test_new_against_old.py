@@ -25,6 +25,7 @@ def old(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_each_version_runs_its_own_kernels(old: Path, run_python: Callable[..., Any]) -> None:
     """A kernel that differs shows in the bits; one that does not, has the same."""
     # A process of its own: what two versions set in PyTorch stays.

@@ -24,6 +24,7 @@ from detmode.cli.locks import ENVIRONMENT
 from detmode.mode import warm
 from detmode.reports import progress, terminal
 from tests.shared import ROOT, needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -198,12 +199,14 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
 
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
-    [
-        ((), 0, "the runs are identical"),
-        (("draw",), 1, "the runs diverge at program.py:6, torch.mul: "),
-        (("draw", "3"), 3, ""),
-    ],
-    ids=["identical", "diverging", "failing"],
+    todays_forms(
+        [
+            ((), 0, "the runs are identical"),
+            (("draw",), 1, "the runs diverge at program.py:6, torch.mul: "),
+            (("draw", "3"), 3, ""),
+        ]
+    ),
+    ids=str,
 )
 def test_run_twice(
     arguments: tuple[str, ...], status: int, words: str, run_command: Run, tmp_path: Path
@@ -220,7 +223,7 @@ def test_run_twice(
 PUT = "import torch; torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))"
 
 
-@pytest.mark.parametrize("command", [("run",), ("audit",), ("run", "--twice")])
+@pytest.mark.parametrize("command", todays_forms([("run",), ("audit",), ("run", "--twice")]))
 def test_defaults_of_a_project(
     command: tuple[str, ...], run_command: Run, run_python: Run, tmp_path: Path
 ) -> None:
@@ -653,11 +656,30 @@ def test_explain(run_command: Run) -> None:
     assert explained("aten::relu", "histc") == explained("histc")
     several = explained("*index_add*", "aten::index_add")
     assert len(several) == len({(row["op"], row["when"]) for row in several})
-    shown = run_command("explain", "_histc_cuda with floating point input", "relu").stdout
-    for words in ("relu\n  rule  no rule", "because ", "remedy ", "traffic ", "histograms.md ("):
-        assert words in shown
+    names = ("explain", "_histc_cuda with floating point input", "relu", "nn.ReLU")
+    shown = run_command(*names).stdout
+    unlisted = "\n  rule  no rule: nothing is known that makes it vary"
+    assert shown.startswith(f"relu{unlisted}")
+    assert f"nn.ReLU{unlisted}" in shown
+    assert "because " in shown
+    assert "remedy" not in shown
+    assert "The floor" not in shown
+    long = run_command(*names, "--long").stdout
+    for words in ("because ", "remedy ", "traffic ", "histograms.md (What varies"):
+        assert words in long
     # A terminal knows no markup.
-    assert "The floor is `source` and" in run_command("explain", "aten::index_add").stdout
+    assert "The floor is `source` and" in run_command("explain", "--long", "index_add").stdout
+
+
+def test_explain_says_once_what_several_operators_share(run_command: Run) -> None:
+    """Operators whose rows are equal have one paragraph, and a row that is refused its remedy."""
+    shown = run_command("explain", "_ctc_loss_backward", "_cudnn_rnn").stdout
+    paragraphs = shown.split("\n\n")
+    assert paragraphs[0].startswith("aten::_ctc_loss_backward, aten::_ctc_loss_backward.Tensor")
+    assert "docs/rules/ctc_loss.md" in paragraphs[0]
+    assert [line.split()[0] for line in paragraphs[1].splitlines()[1:] if line[2] != " "] == [
+        *("when", "action", "because", "remedy", "otherwise")
+    ]
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])

@@ -133,7 +133,7 @@ def test_names_of_operators() -> None:
     """Overloads, in-place variants and globs have the rows of their operator."""
     table = detmode.default_rules()
     sums = {source.name for source in warming.kernels(rows_of("aten::scatter_add", table))}
-    files = ("positions", "sort", "integer_sums", "sorted_rows", "few_rows")
+    files = ("exponent_bins", "positions", "sort", "integer_sums", "sorted_rows", "few_rows")
     assert sums == {f"rows/{file}.cu" for file in files}
     for name in ("aten::scatter_add_", "aten::scatter_add.out", "aten::scatter_ad*"):
         assert {s.name for s in warming.kernels(rows_of(name, table))} == sums, name

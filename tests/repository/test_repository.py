@@ -259,6 +259,7 @@ def run_action(tmp_path, **inputs):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="bash there may be another system's")
 def test_action(tmp_path):
     """A call that may vary fails the step, and is in the file for code scanning, at its line."""

@@ -36,7 +36,15 @@ def places(n: int, size: int = 30) -> torch.Tensor:
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "elements": (
         lambda: put(X, places(200), torch.ones(200)),
-        ["assign_elect<int32_t>", "assign_owned<int32_t, int32_t>"],
+        ["assign_mark", "assign_elect_marked", "assign_last<int32_t>"],
+    ),
+    "narrow_elements": (
+        lambda: put(X.half(), places(200), torch.ones(200).half()),
+        ["assign_elect<int32_t>", "assign_owned<int16_t, int32_t>"],
+    ),
+    "sums_of_elements": (
+        lambda: put(X[:50], places(200), torch.ones(200), accumulate=True),
+        [f"bins_{step}<float>" for step in ("extent", "begin", "add", "finish")],
     ),
     "few_elements": (lambda: put(X, places(20, 6), torch.ones(20)), ["assign_few<int32_t>"]),
     "few_rows": (

@@ -44,8 +44,35 @@ MORE: dict[str, Callable[[], torch.Tensor]] = {
     },
     "bincount": lambda: torch.bincount(torch.tensor([0, 1]), torch.ones(2)),
     "cumprod": lambda: torch.ones(9, requires_grad=True).cumprod(0),
+    "__setitem__": lambda: torch.ones(9).__setitem__(torch.tensor([0, 1]), torch.ones(2)),
 }
 """Calls for which PyTorch's tests have no sample that meets what users' calls meet."""
+_PRODUCTS = ("addmm", "mm", "bmm")
+_ATTENTION = tuple(
+    f"_scaled_dot_product_{kind}_attention" for kind in ("cudnn", "efficient", "flash")
+)
+_GRIDS = ("grid_sampler_2d", "grid_sampler_3d")
+ON_CUDA = {
+    **dict.fromkeys(("Linear", "LazyLinear", "linear"), (_PRODUCTS[:2], _PRODUCTS[:2])),
+    **dict.fromkeys(("matmul", "einsum"), (_PRODUCTS[1:], _PRODUCTS[1:])),
+    **dict.fromkeys(
+        (
+            *("scaled_dot_product_attention", "multi_head_attention_forward"),
+            *("MultiheadAttention", "Transformer", "TransformerDecoder", "TransformerDecoderLayer"),
+            *("TransformerEncoder", "TransformerEncoderLayer"),
+        ),
+        (_ATTENTION, tuple(f"{name}_backward" for name in _ATTENTION)),
+    ),
+    **dict.fromkeys(
+        ("RNN", "LSTM", "GRU", "rnn_tanh", "rnn_relu", "lstm", "gru"),
+        (("_cudnn_rnn",), ("_cudnn_rnn", "_cudnn_rnn_backward")),
+    ),
+    **dict.fromkeys(
+        ("grid_sample", "grid_sampler"),
+        (_GRIDS, tuple(f"{name}_backward" for name in (*_GRIDS, "cudnn_grid_sampler"))),
+    ),
+}
+"""Operators that functions call on CUDA, forward and listed, which no call on a CPU shows."""
 
 
 class _Forward(TorchDispatchMode):
@@ -108,6 +135,8 @@ def found() -> dict[str, str]:
     for name, function in _functions_of_modules():
         if name not in forward and function in forward:
             forward[name], listed[name] = forward[function], listed[function]
+    for name, called in ON_CUDA.items():
+        forward[name], listed[name] = ({f"aten::{op}" for op in ops} for ops in called)
     return {
         name: " ".join(",".join(sorted(ops)) or NONE for ops in (forward[name], listed[name]))
         for name in forward

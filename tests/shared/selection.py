@@ -76,7 +76,7 @@ class Profile:
 
 PROFILES = {
     "quick": Profile(
-        examples=15,
+        examples=12,
         # Of sums of twenty addends in five places, added in any order, seven of ten shuffles show
         # that they vary; a family's samples are many, and races are looked for besides.
         schedules=8,
@@ -84,7 +84,7 @@ PROFILES = {
         dtypes=1,
         operators=7,
         thorough=False,
-        forms=3,
+        forms=5,
         interrupted_lines=7,
         signals=300,
         locked=1,
@@ -154,10 +154,11 @@ def limit(*, family: str | None, case: str | None) -> None:
 def todays_forms(values: Iterable[T]) -> list[T]:
     """Of what one claim is checked on those that the profile looks at, such as programs or models.
 
-    At least three; all of them if a family or a case is asked for.
+    At least one each day; all of them if a family or a case is asked for.
     """
+    values = list(values)
     is_limited = any(limit is not None for limit in _limits.values())
-    return list(todays_share(values, 1 if is_limited else PROFILE.forms))
+    return list(todays_share(values, 1 if is_limited else min(PROFILE.forms, len(values))))
 
 
 def families() -> dict[str, ModuleType]:

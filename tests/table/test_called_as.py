@@ -93,6 +93,33 @@ def test_an_unknown_name_is_refused():
         allow(len)
 
 
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        ("aten::gather", "aten::scatter_add"),
+        ("aten::index", "aten::index_put"),
+        ("aten::embedding", "aten::embedding_dense_backward"),
+        ("aten::_ctc_loss", "aten::_ctc_loss_backward"),
+        ("aten::ctc_loss", "aten::_ctc_loss_backward"),
+        ("aten::grid_sampler_3d", "aten::grid_sampler_3d_backward"),
+        ("grid_sampler", "aten::cudnn_grid_sampler_backward"),
+        ("Tensor.__setitem__", "aten::index_put"),
+        ("F.linear", "aten::addmm"),
+        ("nn.LSTM", "aten::_cudnn_rnn"),
+        ("nn.TransformerEncoderLayer", "aten::_scaled_dot_product_flash_attention_backward"),
+        (
+            "scaled_dot_product_attention",
+            "aten::_scaled_dot_product_efficient_attention_backward",
+        ),
+    ],
+)
+def test_what_runs_in_backward_or_on_cuda(name, operator):
+    """An operator's name, and that of a function which has kernels of its own on CUDA."""
+    rows = list(rows_for(default_rules(), name))
+    assert operator in {row.rule.op.partition(".")[0] for row in rows}
+    assert {row.rule.op.partition("::")[0] for row in rows} == {"aten"}
+
+
 OTHER_NAMES = {
     "nll_loss2d": "nll_loss",
     "cross_entropy2d": "cross_entropy",

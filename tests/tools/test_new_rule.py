@@ -14,6 +14,7 @@ import new_rule
 import pytest
 
 from tests.shared import ROOT, needs
+from tests.shared.selection import todays_forms
 
 EXAMPLE = ROOT / "docs" / "tutorial" / "reflection_pad1d"
 
@@ -56,7 +57,10 @@ def test_the_first_commands_of_the_page(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", ["col2im", "dot", "glu_backward", "im2col", "native_group_norm", "unfold_backward"]
+    "op",
+    todays_forms(
+        ["col2im", "dot", "glu_backward", "im2col", "native_group_norm", "unfold_backward"]
+    ),
 )
 def test_the_form_of_what_is_written(tree: Path, op: str) -> None:
     """Whatever the operator, ruff and clang-format leave its files as they are."""
@@ -96,15 +100,17 @@ def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
 
 @pytest.mark.parametrize(
     ("ops", "parameters"),
-    [
-        (
-            ["unfold_backward"],
-            "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
-        ),
-        (["aten::glu_backward", "aten::renorm"], "grad_output: Tensor, self: Tensor, dim: int"),
-        (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm", "col2im"], None),
-    ],
-    ids=["one", "two", "rows_only"],
+    todays_forms(
+        [
+            (
+                ["unfold_backward"],
+                "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
+            ),
+            (["aten::glu_backward", "aten::renorm"], "grad_output: Tensor, self: Tensor, dim: int"),
+            (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm", "col2im"], None),
+        ]
+    ),
+    ids=str,
 )
 def test_what_is_written(tree: Path, ops: list[str], parameters: str | None) -> None:
     """Schemas give signatures and arguments that ATen takes; what is written is Python."""

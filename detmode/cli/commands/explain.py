@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detmode.cli import options as option
 from detmode.cli.output import check_output, form_of, give
 from detmode.cli.rows import means, similar
 from detmode.cli.usage import UsageError
-from detmode.reports.terminal import paragraphs, terminal_width, wrapped
+from detmode.reports.terminal import fitted, paragraphs, terminal_width, wrapped
 
 if TYPE_CHECKING:
     from detmode.table.rule import Rule
@@ -37,38 +37,46 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="an operator (aten::index_add), a function or module of PyTorch (F.interpolate, "
         "nn.AvgPool3d), an overload, a glob, or the name in PyTorch's message",
     )
-    option.output(parser.add_argument_group("the output"), "table", "json")
+    output = parser.add_argument_group("the output")
+    option.output(output, "table", "json")
+    option.long(output)
 
 
 def run(options: argparse.Namespace) -> int:
     """Explain what the table has on operators."""
     check_output(options)
     from detmode.rules import default_rules
+    from detmode.table.called_as import public_name, without_module
 
     table = default_rules()
-    found: list[Row] = []
+    listed: list[Row] = []
     unlisted = []
     for op in options.operator:
         rows = list(rows_for(table, op))
         if not rows:
-            if not _overloads(op):
+            if not _overloads(op) and not public_name(without_module(op)):
                 near = similar(table, op, among_all=True)
                 raise UsageError(f"no operator and no rule is named {op!r}{near}")
             unlisted.append(op)
-        found += (row for row in rows if row not in found)
-    explained = [_explained(row) for row in found]
+        listed += (row for row in rows if row not in listed)
+    explained = [_explained(row) for row in listed]
     if form_of(options) == "json":
         give(options, json.dumps(explained, indent=2))
         return 0
     width = terminal_width(sys.stdout) if options.file is None else None
     none = "no rule: nothing is known that makes it vary. `detmode probe` shows what it does"
     parts = [paragraphs(("op", "rule"), [[op, none]], width) for op in unlisted]
-    parts += [_paragraph(row, width) for row in explained]
-    if len({row.rule.op for row in found}) < len(found):
-        text = "Of an operator's rows the first one whose condition holds decides."
-        parts.append(wrapped("", text, width))
-    for family in dict.fromkeys(row.family for row in found):
-        parts += (_paragraphs(part, width) for part in _about_family(family))
+    if options.long:
+        parts += [_paragraph(row, width) for row in explained]
+        if len({row.rule.op for row in listed}) < len(listed):
+            text = "Of an operator's rows the first one whose condition holds decides."
+            parts.append(wrapped("", text, width))
+        for family in dict.fromkeys(row.family for row in listed):
+            parts += (_paragraphs(part, width) for part in _about_family(family))
+    else:
+        parts += [_summary(ops, rows, width) for ops, rows in _chains(explained)]
+        if explained:
+            parts.append(wrapped("", "--long adds each row's fields, and what they cost.", width))
     give(options, "\n\n".join(parts))
     return 0
 
@@ -81,6 +89,51 @@ def _paragraph(row: dict[str, Any], width: int | None) -> str:
     if row["traffic"] is not None:
         texts[-1] += " times the floor: inputs read once and outputs written once"
     return paragraphs(_SHOWN, [texts], width)
+
+
+def _chains(rows: Sequence[dict[str, Any]]) -> list[tuple[list[str], list[dict[str, Any]]]]:
+    """Return operators whose rows say the same, with these rows."""
+    by_op: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_op.setdefault(row["op"], []).append(row)
+    chains: dict[str, tuple[list[str], list[dict[str, Any]]]] = {}
+    for op, chain in by_op.items():
+        said = str([{**row, "op": "", "remedy": ""} for row in chain])
+        chains.setdefault(said, ([], chain))[0].append(op)
+    return list(chains.values())
+
+
+_DONE = {
+    "Substitute": "detmode runs its own kernel",
+    "Native": "PyTorch's deterministic path runs",
+    "Refuse": "detmode raises or warns",
+    "Allow": "it runs, as it does not vary",
+}
+_BITS = {"run_to_run": "the same on one GPU model", "gpu_to_gpu": "the same on any GPU"}
+
+
+def _summary(ops: Sequence[str], rows: Sequence[dict[str, Any]], width: int | None) -> str:
+    """Return in a paragraph what the rows of operators do, in their order."""
+    fields: list[tuple[str, str]] = []
+    for row in rows:
+        if row["when"] == "always" and fields:
+            fields.append(("otherwise", f"{row['action']}: {row['because']}"))
+            continue
+        fields += (
+            ("when", row["when"]),
+            ("action", f"{row['action']}: {_DONE[row['action']]}"),
+            ("bits", _BITS.get(row["guarantee"], "")),
+            ("because", row["because"]),
+        )
+        if row["traffic"]:
+            fields.append(("cost", f"moves {row['traffic']} times its inputs and outputs"))
+        if row["action"] == "Refuse":
+            fields.append(("remedy", row["remedy"]))
+    names, texts = zip(*fields)
+    page = rows[0]["docs"]
+    head = ", ".join(ops) + (f"  ({page})" if page else "")
+    body = paragraphs(("op", *names), [["", *texts]], width)
+    return fitted(head, width) + body
 
 
 def _explained(row: Row) -> dict[str, Any]:
@@ -106,13 +159,13 @@ def _remedy(rule: Rule) -> str:
     if isinstance(rule.action, Allow):
         return "none is needed: these calls do not vary"
     if isinstance(rule.action, Substitute):
-        return "none is needed: the mode runs a deterministic kernel in place of PyTorch's"
+        return "none is needed: detmode runs a deterministic kernel in place of PyTorch's"
     if isinstance(rule.action, Native):
-        return "none is needed: the mode runs PyTorch's own deterministic path"
+        return "none is needed: detmode runs PyTorch's own deterministic path"
     name = rule.op.partition(".")[0]
     allow = PYTHON.how_to_allow(name)
-    silent = "the mode warns, and raises with strict=True (--strict)"
-    raised = "the mode raises" if rule.alert else silent
+    silent = "detmode warns, and raises with strict=True (--strict)"
+    raised = "detmode raises" if rule.alert else silent
     return (
         f"{raised}; call another operator, or accept that it varies: {allow}, or "
         f"--override {name}=allow"

@@ -4,7 +4,7 @@
 //
 //   gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape, covering);
 //
-//   gather_few_chosen<columns, index_t>(grad_output, indices, grad_input, shape, covering);
+//   write_chosen<index_t>(grad_output, indices, grad_input, shape, windows_magic, covering);
 //
 // covering(axis, i) gives the windows of an axis (0 for t, 1 for h, 2 for w) that hold the position
 // i: window_range, or more of them. Of those, the ones whose index points at the element count.
@@ -90,19 +90,6 @@ static __device__ __forceinline__ bool points_at(int64_t index, int64_t position
   return index == position;
 }
 
-// Whether an index points at one of `n` positions from `first` on; `offset` is by how many.
-template <int n>
-static __device__ __forceinline__ bool within(int64_t index, int32_t first, int32_t& offset) {
-  uint64_t bits = static_cast<uint64_t>(index);
-  offset = static_cast<int32_t>(static_cast<uint32_t>(bits) - static_cast<uint32_t>(first));
-  return (static_cast<uint32_t>(offset) / n | static_cast<uint32_t>(bits >> 32)) == 0;
-}
-template <int n>
-static __device__ __forceinline__ bool within(int64_t index, int64_t first, int64_t& offset) {
-  offset = index - first;
-  return offset >= 0 && offset < n;
-}
-
 // index_t also holds what `covering` computes. Returns how many windows this thread added.
 template <int per_thread, typename index_t, typename scalar_t, typename Covering>
 static __device__ __forceinline__ index_t gather_chosen(const scalar_t* __restrict__ grad_output,
@@ -150,61 +137,47 @@ static __device__ __forceinline__ index_t gather_chosen(const scalar_t* __restri
   return added;
 }
 
-// gather_chosen where windows are large, so that they choose few elements: a thread owns `columns`
-// neighbours along w, which it writes at once, in every `apart`-th plane, and reads an index once
-// for all of them. The tensors are contiguous; a row has `lanes` times `columns` elements. Of a
-// later position, `covering` gives no earlier windows, and it leaves none out between them.
-template <int columns, typename index_t, typename scalar_t, typename Covering>
-static __device__ __forceinline__ void gather_few_chosen(const scalar_t* __restrict__ grad_output,
-                                                         const int64_t* __restrict__ indices,
-                                                         scalar_t* __restrict__ grad_input,
-                                                         const pooled_shape& shape, int64_t apart,
-                                                         Covering covering) {
+// gather_chosen where windows are large, so that they choose few elements: grad_input is zeros, and
+// a thread has a window. The first one that chose an element, in row-major order, adds up all that
+// did, in that order, and writes. `threads` is how many windows there are, `lanes` is `inner`, and
+// `windows_magic` is of a plane's windows.
+template <typename index_t, typename scalar_t, typename Covering>
+static __device__ __forceinline__ void write_chosen(const scalar_t* __restrict__ grad_output,
+                                                    const int64_t* __restrict__ indices,
+                                                    scalar_t* __restrict__ grad_input,
+                                                    const pooled_shape& shape,
+                                                    int64_t windows_magic, Covering covering) {
   using acc_t = opmath_t<scalar_t>;
-  using pack_t = pack_of<scalar_t, columns>;
-  divisor<index_t> depth(shape.t_in, shape.t_magic), height(shape.h_in, shape.h_magic);
+  divisor<index_t> height(shape.h_in, shape.h_magic), width(shape.w_in, shape.w_magic);
+  divisor<index_t> windows(shape.t_out * shape.h_out * shape.w_out, windows_magic);
   divisor<index_t> lanes(shape.lanes, shape.lanes_magic);
-  index_t t_out = static_cast<index_t>(shape.t_out);
   index_t h_out = static_cast<index_t>(shape.h_out), w_out = static_cast<index_t>(shape.w_out);
-  index_t outer = static_cast<index_t>(shape.outer), hop = static_cast<index_t>(apart);
+  uint64_t positions = static_cast<uint64_t>(shape.t_in * shape.h_in * shape.w_in);
   for (int64_t i = thread_index(); i < shape.threads; i += thread_count()) {
-    index_t row = lanes.quotient(static_cast<index_t>(i));
+    int64_t chosen = indices[i];
+    if (static_cast<uint64_t>(chosen) >= positions) continue;
+    index_t window = static_cast<index_t>(i), pixel = lanes.quotient(window);
+    index_t lane = window - pixel * lanes.value, outer = windows.quotient(pixel);
+    index_t position = static_cast<index_t>(chosen), row = width.quotient(position);
     index_t frame = height.quotient(row);
-    index_t plane = depth.quotient(frame);
-    index_t w = (static_cast<index_t>(i) - row * lanes.value) * columns;
-    index_t rows = depth.value * height.value;
-    index_t position = (row - plane * rows) * lanes.value * columns + w;
-    window_range<index_t> ts = covering(0, frame - plane * depth.value);
+    window_range<index_t> ts = covering(0, frame);
     window_range<index_t> hs = covering(1, row - frame * height.value);
-    index_t begin = covering(2, w).begin, end = covering(2, w + columns - 1).end;
-    for (; plane < outer; plane += hop) {
-      compensated_sum<acc_t> sums[columns] = {};
-      pack_t results = {};
-      bool chosen = false;
-      for (index_t ot = ts.begin; ot < ts.end; ++ot) {
-        for (index_t oh = hs.begin; oh < hs.end; ++oh) {
-          index_t line = ((plane * t_out + ot) * h_out + oh) * w_out;
-#pragma unroll 1
-          for (index_t ow = begin; ow < end; ++ow) {
-            index_t column;
-            if (!within<columns>(indices[line + ow], position, column)) continue;
-            window_range<index_t> holding = covering(2, w + column);
-            if (ow < holding.begin || ow >= holding.end) continue;
-            acc_t value = to_opmath(grad_output[line + ow]);
-            chosen = true;
-#pragma unroll
-            for (int j = 0; j < columns; ++j) sums[j].add(j == column ? value : acc_t(0));
-          }
+    window_range<index_t> ws = covering(2, position - row * width.value);
+    index_t first = -1;
+    compensated_sum<acc_t> sum = {};
+    for (index_t ot = ts.begin; ot < ts.end; ot += ts.step) {
+      for (index_t oh = hs.begin; oh < hs.end; oh += hs.step) {
+        index_t line = outer * windows.value + (ot * h_out + oh) * w_out;
+        for (index_t ow = ws.begin; ow < ws.end; ow += ws.step) {
+          index_t at = (line + ow) * lanes.value + lane;
+          if (indices[at] != chosen) continue;
+          if (first < 0) first = at;
+          if (first == window) sum.add(to_opmath(grad_output[at]));
         }
       }
-      if (chosen) {
-#pragma unroll
-        for (int j = 0; j < columns; ++j) {
-          results.lane[j] = from_opmath<scalar_t>(sums[j].rounded());
-        }
-      }
-      index_t element = plane * rows * lanes.value * columns + position;
-      *reinterpret_cast<pack_t*>(grad_input + element) = results;
     }
+    if (first != window) continue;
+    int64_t element = (outer * static_cast<int64_t>(positions) + position) * shape.lanes + lane;
+    grad_input[element] = from_opmath<scalar_t>(sum.rounded());
   }
 }

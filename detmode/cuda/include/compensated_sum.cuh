@@ -84,19 +84,35 @@ struct plain_sum {
     return plain_sum{add_rn(value, x.value)};
   }
   __device__ __forceinline__ T total() const { return value; }
+  __device__ __forceinline__ T total_from_zero() const { return add_rn(T(0), value); }
 };
 // `low` collects what the additions to `high` round away.
 template <typename T>
 struct paired_sum {
   T high, low;
-  static __device__ __forceinline__ paired_sum of(T x) { return paired_sum{x, T(0)}; }
+  // A part without a low one, which takes an addition less to join.
+  struct addend {
+    T value;
+    __device__ __forceinline__ operator paired_sum() const { return paired_sum{value, T(0)}; }
+  };
+  static __device__ __forceinline__ addend of(T x) { return addend{x}; }
   __device__ __forceinline__ paired_sum plus(paired_sum x) const {
     T sum = add_rn(high, x.high), lost = lost_in_sum(high, x.high, sum);
     return paired_sum{sum, add_rn(low, add_rn(x.low, lost))};
+  }
+  // As with a `low` of zero, but that the sum's may be another zero, which no total shows.
+  __device__ __forceinline__ paired_sum plus(addend x) const {
+    T sum = add_rn(high, x.value);
+    return paired_sum{sum, add_rn(low, lost_in_sum(high, x.value, sum))};
   }
   __device__ __forceinline__ T total() const {
     // Past an infinity or a NaN, `low` means nothing; and -0.0 + 0.0 would be 0.0.
     bool counts = low != 0 && is_finite(low) && is_finite(high);
     return counts ? add_rn(high, low) : high;
+  }
+  // total() added to +0.0, to which it does not matter which zero that is.
+  __device__ __forceinline__ T total_from_zero() const {
+    bool counts = is_finite(low) && is_finite(high);
+    return add_rn(T(0), counts ? add_rn(high, low) : high);
   }
 };

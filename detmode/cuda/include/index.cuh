@@ -82,6 +82,12 @@ static __device__ __forceinline__ void store_relaxed(int32_t* to, int32_t value)
                : "l"(global_address(to)), "r"(value)
                : "memory");
 }
+static __device__ __forceinline__ void store_relaxed(uint8_t* to, uint8_t value) {
+  asm volatile("st.relaxed.gpu.global.u8 [%0], %1;"
+               :
+               : "l"(global_address(to)), "r"(static_cast<uint32_t>(value))
+               : "memory");
+}
 #else
 template <typename T>
 static __forceinline__ T load_relaxed(const T* from) {

@@ -117,8 +117,8 @@ struct scan_part {
 #pragma unroll
       for (int k = 0; k < vec; ++k) {
         if (k >= count(row)) continue;
-        state_t element = scan_t::of(values[row].lane[k]);
-        joined[row] = k == 0 ? element : scan_t::join(joined[row], element);
+        auto element = scan_t::of(values[row].lane[k]);
+        joined[row] = k == 0 ? state_t(element) : scan_t::join(joined[row], element);
       }
     }
   }
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 #pragma unroll
     for (int k = 0; k < vec; ++k) {
       if (k >= part.count(row)) continue;
-      running = join(running, scan_t::of(part.values[row].lane[k]));
+      running = scan_t::join(running, scan_t::of(part.values[row].lane[k]));
       part.values[row].lane[k] = scan_t::result(running);
     }
   }
@@ -216,7 +216,7 @@ static __device__ __forceinline__ void scan_tile_of(const typename scan_t::input
 //
 // scan_t:
 //   input_t, state_t            what is read and written; what is joined, of whole 32-bit words
-//   of(x)                       the state of one element
+//   of(x)                       the state of one element, or what becomes it and joins as `later`
 //   identity()                  join(identity, x) and join(x, identity) are x
 //   join(earlier, later)        called with the operands in the order of the row
 //   result(state)               the output that the state stands for

@@ -17,6 +17,25 @@ __global__ void assign_elect(const int64_t* __restrict__ index, owner_t* __restr
   }
 }
 
+// The same in the destinations themselves: `marks` is the first of their words in 32 bits, `step`
+// apart for positions, and `lost` says of each place whether a later one has its destination.
+__global__ void assign_mark(const int64_t* __restrict__ index, int32_t* __restrict__ marks,
+                            uint8_t* __restrict__ lost, int64_t n, int64_t step, row_shape shape) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t destination = placed_by(index, i, false, shape).destination;
+    lost[i] = 0;
+    store_relaxed(marks + destination * step, static_cast<int32_t>(i));
+  }
+}
+__global__ void assign_elect_marked(const int64_t* __restrict__ index, int32_t* __restrict__ marks,
+                                    uint8_t* __restrict__ lost, int64_t n, int64_t step,
+                                    row_shape shape) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    int64_t destination = placed_by(index, i, false, shape).destination;
+    elect_marked(marks + destination * step, lost, static_cast<int32_t>(i));
+  }
+}
+
 // Few rows, each with a place in the index. A thread reads all of it, and writes unless a later row
 // has the same destination. Who writes has checked all of the index.
 template <typename word_t>
@@ -38,14 +57,27 @@ __global__ void assign_few(const int64_t* __restrict__ index, const word_t* __re
   }
 }
 
-// Each owner writes; nobody else writes there. Without `owners` no destination is named twice.
+// Who has not lost writes; nobody else writes there. Without `lost` no destination is named twice.
+// What is read of a place that has lost is not waited for.
+template <typename word_t>
+__global__ void assign_last(const int64_t* __restrict__ index, const uint8_t* __restrict__ lost,
+                            const word_t* __restrict__ source, word_t* __restrict__ out, int64_t n,
+                            bool by_row, row_shape shape) {
+  for (int64_t i = thread_index(); i < n; i += thread_count()) {
+    placed at = placed_by(index, i, by_row, shape);
+    word_t value = source[i];
+    if (lost == nullptr || lost[at.place] == 0) out[at.destination] = value;
+  }
+}
+
+// Each owner writes; nobody else writes there.
 template <typename word_t, typename owner_t>
 __global__ void assign_owned(const int64_t* __restrict__ index, const owner_t* __restrict__ owners,
                              const word_t* __restrict__ source, word_t* __restrict__ out, int64_t n,
                              bool by_row, row_shape shape) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     placed at = placed_by(index, i, by_row, shape);
-    if (owners == nullptr || owners[by_row ? at.position : at.destination] == at.place) {
+    if (owners[by_row ? at.position : at.destination] == at.place) {
       out[at.destination] = source[i];
     }
   }

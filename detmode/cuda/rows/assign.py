@@ -9,11 +9,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, launch_blocks, most_shared, new_full, stretch
+from detmode.cuda import (
+    Source,
+    ctype,
+    launch,
+    launch_blocks,
+    most_shared,
+    new_empty,
+    new_full,
+    stretch,
+)
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
-from detmode.cuda.rows.ways import Way, choose_assignment
+from detmode.cuda.rows.ways import MARK, Way, choose_assignment
 from detmode.cuda.strips import Strips
 
 WORDS = {
@@ -30,6 +39,9 @@ SOURCE = Source(
     "assign.cu",
     entries=(
         *(f"assign_elect<{key}>" for key in KEYS),
+        "assign_mark",
+        "assign_elect_marked",
+        *(f"assign_last<{ctype(word)}>" for word in WORDS.values()),
         *(f"assign_few<{ctype(word)}>" for word in WORDS.values()),
         *(f"assign_owned<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
         *(f"assign_sorted<{ctype(word)}, {key}>" for word in WORDS.values() for key in KEYS),
@@ -66,7 +78,9 @@ def assign_rows(
     # Without an index for each row, words are elements.
     moved = in_words if by_row else shape
     shared = 0 if by_row else most_shared(out)
-    way = way or choose_assignment(moved, by_row=by_row, unique=unique, shared=shared)
+    way = way or choose_assignment(
+        moved, by_row=by_row, unique=unique, shared=shared, width=word.itemsize
+    )
     scalar, n = ctype(word), in_words.addends
     words = {"source": _as_words(source, word), "out": _as_words(out, word)}
     if isinstance(way, Strips):
@@ -81,23 +95,48 @@ def assign_rows(
         keys, order = sorted_positions(positions, named.size, wraps=named.wraps)
         entry = f"assign_sorted<{scalar}, {ctype(keys.dtype)}>"
         launch(SOURCE, entry, n, keys=keys, order=order, n=n, shape=in_words, **words)
-    else:
-        owners = None if way is Way.DIRECT else _elect(index, shape, by_row)
+    elif way is Way.ELECTED:
         launch(
-            SOURCE, f"assign_owned<{scalar}, {ctype(key_dtype(named.rows))}>", n,
-            index=index, owners=owners, n=n, shape=moved, by_row=by_row, **words,
+            SOURCE, f"assign_owned<{scalar}, {ctype(key_dtype(named.rows))}>", n, index=index,
+            owners=_elect(index, shape, by_row), n=n, shape=moved, by_row=by_row, **words,
+        )  # fmt: skip
+    else:
+        lost = None if way is Way.DIRECT else _elect_in(words["out"], index, moved, by_row)
+        launch(
+            SOURCE, f"assign_last<{scalar}>", n,
+            index=index, lost=lost, n=n, shape=moved, by_row=by_row, **words,
         )  # fmt: skip
 
 
 def _elect(index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     """The last source of each destination, -1 where there is none."""
-    n = index.numel()
-    slots, owner = shape.size if by_row else shape.destinations, key_dtype(n)
-    owners = new_full(index, (slots,), -1, owner)
-    elected = shape._replace(outer=1, inner=1) if by_row else shape
+    n, elected = index.numel(), _places(shape, by_row)
+    owner = key_dtype(n)
+    owners = new_full(index, (elected.destinations,), -1, owner)
     entry = f"assign_elect<{ctype(owner)}>"
     launch(SOURCE, entry, n, index=index, owners=owners, n=n, shape=elected)
     return owners
+
+
+def _elect_in(out: Tensor, index: Tensor, shape: Rows, by_row: bool) -> Tensor:
+    """Of each place whether a later one has its destination, whose first word holds the election.
+
+    ``out`` and ``shape`` are in words of 4 bytes and more. What no place names keeps its bits.
+    """
+    n = index.numel()
+    lost = new_empty(index, (n,), torch.uint8)
+    step = out.itemsize // MARK * (shape.inner if by_row else 1)
+    for entry in ("assign_mark", "assign_elect_marked"):
+        launch(
+            SOURCE, entry, n, index=index, marks=out.view(-1).view(torch.int32), lost=lost, n=n,
+            step=step, shape=_places(shape, by_row),
+        )  # fmt: skip
+    return lost
+
+
+def _places(shape: Rows, by_row: bool) -> Rows:
+    """The layout of what an index names: positions of rows, or elements."""
+    return shape._replace(outer=1, inner=1) if by_row else shape
 
 
 def _word(run: int, out: Tensor, source: Tensor) -> torch.dtype:

@@ -13,14 +13,11 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, index_ctype, launch, magic_number, new_empty
 from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
+from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
 
-COLUMNS = 4
-"""Neighbours along w that one thread serves where windows choose few elements."""
 FEW = 16
 """Elements for each window from which those that windows choose are few."""
-THREADS = 2**20
-"""Threads at most where windows choose few elements: a GPU holds a quarter of them at once."""
 
 PooledShape = namedtuple(
     "PooledShape",
@@ -99,34 +96,33 @@ class Pooled(NamedTuple):
         numel, windows = planes * self.elements, planes * self.windows
         return choose_share(self.shared, numel, windows, most, least=least)
 
+    def choose_few(self, least: int = FEW) -> bool:
+        """Choose whether zeros, and a launch for what windows chose, are quicker.
+
+        Args:
+            least: elements for each window from which they are.
+        """
+        return self.planes * self.elements >= MANY and self.elements >= least * self.windows
+
+    @property
+    def _parts(self) -> tuple[int, int]:
+        """The sizes of what lies before the axes, and behind."""
+        return (self.planes, 1) if self.flat else (self.leading[0], self.leading[1])
+
     def laid_out(self, share: Share) -> PooledShape:
         """The layout for threads with such a share."""
         planes, shared = self.planes, self.shared
-        outer, inner = (planes, 1) if self.flat else self.leading
+        outer, inner = self._parts
         shares = -(-shared // share.per_thread)
         threads = planes * self.elements // (shared or 1) * shares
         lanes = shares if inner > 1 else 1
         return pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, lanes)
 
-    def apart(self) -> int | None:
-        """Choose whether a thread serves neighbours along w, as windows choose few elements.
-
-        Returns:
-            The planes from one of a thread to its next; None where that is not the quicker one, or
-            does not work.
-        """
-        is_long = self.planes * self.elements >= MANY and self.elements >= FEW * self.windows
-        if not self.flat or self.sizes[-1] % COLUMNS or not is_long:
-            return None
-        return max(1, min(self.planes, THREADS // (self.elements // COLUMNS)))
-
-    def few(self, most: int, apart: int) -> tuple[Share, PooledShape]:
-        """The share and the layout of threads that serve neighbours along w."""
-        lanes = self.sizes[-1] // COLUMNS
-        threads = self.elements // COLUMNS * apart
-        counter = index_ctype(self.planes * self.elements, self.planes * self.windows, most)
-        shape = pooled_shape(threads, self.planes, 1, self.sizes, self.out_sizes, lanes)
-        return Share(COLUMNS, counter), shape
+    def few(self, most: int) -> tuple[str, PooledShape]:
+        """The counter and the layout of threads that have a window each; ``most`` as above."""
+        threads, (outer, inner) = self.planes * self.windows, self._parts
+        counter = index_ctype(self.planes * self.elements, threads, most)
+        return counter, pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, inner)
 
 
 def pooled_of(
@@ -156,6 +152,11 @@ def entry_of(kernel: str, dtype: torch.dtype, share: Share) -> str:
     return f"{kernel}<{ctype(dtype)}, {share.per_thread}, {share.counter}>"
 
 
+def few_entries(kernel: str) -> tuple[str, ...]:
+    """The name expressions of ``kernel``, a template of a dtype and an index."""
+    return tuple(f"{kernel}<{ctype(dtype)}, {key}>" for dtype in FLOATING for key in KEYS)
+
+
 def gather_chosen(
     source: Source,
     entry: str,
@@ -166,7 +167,7 @@ def gather_chosen(
     memory_format: torch.memory_format = torch.contiguous_format,
     **windows: Any,
 ) -> Tensor:
-    """Launch a kernel that calls ``gather_chosen`` or ``gather_few_chosen``.
+    """Launch a kernel that calls ``gather_chosen``.
 
     Args:
         source: the file with the kernel.
@@ -182,6 +183,54 @@ def gather_chosen(
         A tensor of the shape and dtype of ``self``.
     """
     grad_input = new_empty(self, self.shape, memory_format=memory_format)
+    return _launched(
+        source, entry, shape, grad_output, indices, grad_input, memory_format, **windows
+    )
+
+
+def write_chosen(
+    source: Source,
+    kernel: str,
+    pooled: Pooled,
+    most: int,
+    grad_output: Tensor,
+    self: Tensor,
+    indices: Tensor,
+    memory_format: torch.memory_format,
+    **windows: Any,
+) -> Tensor:
+    """Launch a kernel that calls ``write_chosen``, for windows that choose few elements.
+
+    Args:
+        source: the file with the kernel.
+        kernel: its name.
+        pooled: the sizes.
+        most: as for :meth:`Pooled.share`.
+        grad_output: as for :func:`gather_chosen`.
+        self: likewise.
+        indices: likewise.
+        memory_format: likewise.
+        windows: likewise.
+    """
+    counter, shape = pooled.few(most)
+    return _launched(
+        source, f"{kernel}<{ctype(self.dtype)}, {counter}>", shape, grad_output, indices,
+        new_empty(self, self.shape, memory_format=memory_format).zero_(), memory_format,
+        windows_magic=magic_number(pooled.windows), **windows,
+    )  # fmt: skip
+
+
+def _launched(
+    source: Source,
+    entry: str,
+    shape: PooledShape,
+    grad_output: Tensor,
+    indices: Tensor,
+    grad_input: Tensor,
+    memory_format: torch.memory_format,
+    **windows: Any,
+) -> Tensor:
+    """``grad_input``, which the kernel writes."""
     launch(
         source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),

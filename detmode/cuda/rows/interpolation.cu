@@ -2,6 +2,7 @@
 // what the forward spread from it (interpolation_gather.cuh). `*_tables` first writes down, for
 // each dimension, which output positions read which input positions with which weights
 // (interpolation_table.cuh); the gathers know no interpolation. `*_small` does both.
+#include "block_reduce.cuh"
 #include "interpolation_gather.cuh"
 #include "interpolation_small.cuh"
 #include "interpolation_table.cuh"
@@ -181,6 +182,65 @@ __global__ void __launch_bounds__(256, dims == 3 ? 2 : 3)
 #pragma unroll
     for (int r = 0; r < rows; ++r, target += resized.w_size) {
       if (owns && r < count) *target = static_cast<out_t>(add_rn(sums[r], opmath_t<in_t>(0)));
+    }
+  }
+}
+
+// For a last dimension of which very many output positions read one: [outer, w_out], contiguous.
+// `lanes` threads, a warp or a block, own an element of each of `rows` neighbouring rows. Order:
+// a thread adds every `lanes`th output position, ascending; then neighbours add up in pairs.
+template <typename in_t, typename out_t, int lanes, int rows>
+__global__ void __launch_bounds__(256)
+    upsample_gather_lanes(const in_t* __restrict__ grad_output,
+                          const opmath_t<in_t>* __restrict__ tables, out_t* __restrict__ grad_input,
+                          int64_t outer, resized_axes resized, bool clamps) {
+  using sum_t = opmath_t<in_t>;
+  constexpr int owners = 256 / lanes;
+  Axis<sum_t> axes[3];
+  read_tables<sum_t>(tables, resized, axes);
+  Axis<sum_t>& axis = axes[0];
+  int64_t n = ceil_div(outer, rows) * axis.in, step = static_cast<int64_t>(gridDim.x) * owners;
+  int lane = static_cast<int>(threadIdx.x) % lanes, owner = static_cast<int>(threadIdx.x) / lanes;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * owners + owner; i < n; i += step) {
+    int64_t row = i;
+    take(axis, row);
+    row *= rows;
+    int count = static_cast<int>(min_index(outer - row, rows));
+    const in_t* source = grad_output + row * axis.out;
+    int64_t first = axis.low[axis.at] + lane, last = axis.high[axis.at], out = axis.out;
+    bool ends = clamps && (axis.at == 0 || axis.at == axis.in - 1);
+    sum_t sums[rows] = {}, values[rows];
+    auto read = [&](int64_t o) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        values[r] = r < count ? to_opmath(source[r * out + o]) : sum_t(0);
+      }
+    };
+    if (ends) {
+      for (int64_t o = first; o <= last; o += lanes) {
+        read(o);
+        add_taps<rows>(axis, static_cast<int32_t>(o), clamps, values, sums);
+      }
+    } else {
+#pragma unroll 4
+      for (int64_t o = first; o <= last; o += lanes) {
+        read(o);
+        sum_t weight = *Weights<sum_t>(axis, static_cast<int32_t>(o)).next();
+#pragma unroll
+        for (int r = 0; r < rows; ++r) sums[r] = fma_rn(weight, values[r], sums[r]);
+      }
+    }
+    auto add = [](sum_t earlier, sum_t later) { return add_rn(earlier, later); };
+#pragma unroll
+    for (int r = 0; r < rows; ++r) {
+      if constexpr (lanes == 32) {
+        sums[r] = warp_reduce(sums[r], add);
+      } else {
+        sums[r] = block_reduce<lanes>(sums[r], add, sum_t(0));
+      }
+      if (lane == 0 && r < count) {
+        grad_input[(row + r) * axis.in + axis.at] = static_cast<out_t>(add_rn(sums[r], sum_t(0)));
+      }
     }
   }
 }

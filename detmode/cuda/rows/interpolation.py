@@ -16,6 +16,7 @@ from detmode.cuda import contiguous, ctype, launch, launch_blocks, new_empty
 from detmode.cuda.checks import named, raises_like_aten
 from detmode.cuda.dtypes import FLOATING, OPMATH
 from detmode.cuda.rows.interpolation_tables import (
+    LANES,
     PACKED,
     ROWS,
     SOURCE,
@@ -30,6 +31,9 @@ from detmode.cuda.rows.interpolation_tables import (
 # left to a second launch: for channels_last, which would read each of them anew, and for contiguous
 # tensors with too few elements to fill a GPU. Shapes decide, so that every GPU does the same.
 MAX_READS = 64
+# Where one of the last dimension of a contiguous tensor does, a warp adds them, and from so many on
+# a block.
+MANY_READS = 1 << 12
 MANY = 1 << 16
 # With fewer elements than MANY, and at most so many bytes of tables, each block has its own tables
 # in shared memory. All is one launch then, and sizes that were never met cost the host no other.
@@ -38,7 +42,7 @@ SHARED = 1 << 13
 STRIP = 1 << 15
 # Threads from which each serves several channels or rows: with fewer, more threads are worth more.
 SEVERAL = 1 << 16
-# The threads of a block, and the largest grid along y.
+# The threads of a block, and the largest grid along y, or of blocks that take turns.
 BLOCK, MAX_GROUPS = 256, 65535
 # The shortest rows of which a block takes a strip.
 LONG = BLOCK // 2
@@ -205,10 +209,16 @@ def choose(
         fits = last.size >= LONG and inner == 1 and numel // last.size <= MAX_GROUPS
         if fits and _strip_bytes(axes, opmath) <= STRIP:
             return GatherWay.STRIPS
-    is_filled = inner == 1 and numel >= MANY
+    is_filled = inner == 1 and numel >= MANY and lanes_of(last) == 1
     if is_filled or reads_little or len(axes) == 1 or last.out * inner == 1:
         return GatherWay.WHOLE
     return GatherWay.LAST_APART
+
+
+def lanes_of(axis: Axis) -> int:
+    """Choose how many threads add what an element meets along the last axis, and so its bits."""
+    reads = -(-axis.out * axis.taps // axis.size)
+    return 1 if reads <= MAX_READS else LANES[reads > MANY_READS]
 
 
 def _strip_bytes(axes: Sequence[Axis], dtype: torch.dtype) -> float:
@@ -262,7 +272,8 @@ def _gather(
 ) -> None:
     """Launch what writes the same by tables in memory."""
     numel, read = grad_input.numel(), ctype(grad_output.dtype)
-    types = f"{read}, {ctype(grad_input.dtype)}, {len(axes)}"
+    scalars = f"{read}, {ctype(grad_input.dtype)}"
+    types = f"{scalars}, {len(axes)}"
     gathered: dict[str, Any]
     gathered = {"grad_output": grad_output, "tables": tables, "grad_input": grad_input}
     gathered |= {"outer": outer, "resized": resized(axes), "clamps": interpolation.clamps}
@@ -279,6 +290,12 @@ def _gather(
         return
     width = axes[0].size
     lines = numel // width
+    if (lanes := lanes_of(axes[0])) > 1:
+        rows = ROWS if numel * lanes >= SEVERAL * ROWS else 1
+        entry, owners = f"upsample_gather_lanes<{scalars}, {lanes}, {rows}>", BLOCK // lanes
+        blocks = min(-(-(-(-lines // rows) * width) // owners), MAX_GROUPS)
+        launch_blocks(SOURCE, entry, blocks, BLOCK, **gathered)
+        return
     height = axes[1].size if len(axes) > 1 else lines
     rows = ROWS if numel >= SEVERAL * ROWS else 1
     x = next((x for x in (32, 64, 128) if width <= x), 256)

@@ -17,7 +17,9 @@ WIDTH = 4
 PACKED = {"half": 8, "bfloat16": 8, "float": 4, "double": 2}
 """Channels that it serves where one load, 16 bytes, reads them, by the source's type."""
 ROWS = 4
-"""Rows that one thread of `upsample_gather_rows` serves where there are many elements."""
+"""Rows that one thread of `upsample_gather_rows`, or `_lanes`, serves where there are many."""
+LANES = (32, 256)
+"""Threads of `upsample_gather_lanes` that an element has: a warp, or a block."""
 
 _SAME = tuple((scalar, scalar) for scalar in ("half", "bfloat16", "float", "double"))
 # In two launches, the sums between them are of the opmath type.
@@ -59,6 +61,10 @@ SOURCE = Source(
             f"upsample_gather_rows<{a}, {b}, {dims}, {rows}>"
             for pairs, most in ((_SAME, 3), (_LAST, 1))
             for (a, b), dims, rows in product(pairs, range(1, most + 1), (1, ROWS))
+        ),
+        *(
+            f"upsample_gather_lanes<{a}, {b}, {lanes}, {rows}>"
+            for (a, b), lanes, rows in product(_SAME + _LAST, LANES, (1, ROWS))
         ),
     ),
 )

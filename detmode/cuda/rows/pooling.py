@@ -21,6 +21,11 @@ class Window(NamedTuple):
     whole: int
     part: int
 
+    @property
+    def holding(self) -> int:
+        """The most windows that hold one input."""
+        return -(-(self.whole + (self.part > 0)) // self.step)
+
 
 # Programs have few windows, of whatever sizes.
 @functools.lru_cache(1 << 10)

@@ -1,6 +1,7 @@
 """Adding rows of a tensor to the destinations that an index names, or multiplying them by rows.
 
-Two ways lead to sums that do not depend on the order of threads: integers, and sorted rows.
+Integers, in one way or another, or sorted rows lead to sums that do not depend on the order of
+threads.
 :mod:`detmode.cuda.rows.ways` chooses.
 """
 
@@ -23,6 +24,7 @@ from detmode.cuda import (
     parts_of,
     stretch,
 )
+from detmode.cuda.rows.exponent_bins import add_in_bins
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
@@ -73,8 +75,9 @@ def add_rows(
     aligned = not (begin or out.data_ptr() % AT_ONCE)
     shared = 0 if by_row else most_shared(out)
     way = way or choose_sum(
-        shape, out.dtype, by_row=by_row, mean=mean, aligned=aligned, shared=shared
-    )
+        shape, out.dtype, by_row=by_row, mean=mean, include_self=include_self, aligned=aligned,
+        shared=shared,
+    )  # fmt: skip
     scaling = UNSCALED if alpha == 1 else Scaling(True, float(alpha.real), float(alpha.imag))
     how: dict[str, Any] = {"include_self": include_self, "mean": mean, "alpha": scaling}
     if isinstance(way, Strips):
@@ -83,6 +86,8 @@ def add_rows(
             index=index, source=source, out=out, strip=way.strip, strips=way.strips, shape=shape,
             headroom=_headroom(shape), **how,
         )  # fmt: skip
+    elif way is Way.BINS:
+        add_in_bins(out, index, source, shape, scaling)
     elif way in (Way.SINGLY, Way.TOGETHER):
         together = TOGETHER if way is Way.TOGETHER else 1
         _add_integers(out, index, source, shape, by_row, together, **how)

@@ -8,9 +8,12 @@
   in float64 (float64 itself: in pairs of float64), and the pieces' carries in the same way.
 * *few rows*: one piece of these without the sort, in one launch instead of five or more. So is a
   single row, of which at most one addend reaches a destination, however long it is.
+* *bins*: single elements, four for each destination or more. Reads the elements twice and the index
+  once, and adds each in one integer addition, exactly; needs up to 136 bytes of scratch for each
+  destination (bfloat16: 72, float16: 24), of which it uses what the exponents span.
 
-Sizes alone choose between these, so that the bits of a sum are the same on every GPU. Other choices
-change no bit; the shared memory of a block takes part in them.
+Sizes and dtypes choose between these, so that the bits of a sum are the same on every GPU. Other
+choices change no bit; the shared memory of a block takes part in them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from enum import Enum, auto
 import torch
 
 from detmode.cuda import bytes_of_sum, index_ctype, parts_of
+from detmode.cuda.rows.exponent_bins import has_bins
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
 from detmode.cuda.strips import Strips, strips_of
 
@@ -40,8 +44,12 @@ MOST_EMPTY = 16
 MOST_ADDED_STRIPS, MOST_ASSIGNED_STRIPS = 6, 20
 """Into which a plane is cut at most: each strip's block reads all addends, or all of the index."""
 
-FILLED = 1 << 24
-"""Owners that are filled in less time than the launches of a sort take."""
+FILLED, MOST_OWNERS = 1 << 24, 16
+"""Owners that are filled in less time than the launches of a sort take; and owners of each row, up
+to which filling and reading them takes less than elections in rows that are far apart."""
+
+MARK = 4
+"""Bytes of a destination that hold a position while it elects the last row that names it."""
 
 MANY = 2**19
 """Elements from which a thread takes several at once: with fewer, more threads are better."""
@@ -63,12 +71,16 @@ class Way(Enum):
     """By a stable sort of the index."""
     WIDE = auto()
     """The same, and several columns are read at once. Needs aligned rows; its bits are those."""
+    BINS = auto()
+    """Sums of single elements, exact but for one rounding, in bins by exponent."""
     SINGLY = auto()
     """Sums of integers, of which a thread takes one element after the other."""
     TOGETHER = auto()
     """The same bits of a thread that takes several elements at once."""
     ELECTED = auto()
-    """Assignments: each destination elects the last row that names it."""
+    """Assignments: each destination elects the last row that names it, in memory beside it."""
+    IN_PLACE = auto()
+    """Assignments: it does so in its own memory, which holds what is assigned afterwards."""
     DIRECT = auto()
     """Assignments, where no destination is named twice."""
 
@@ -79,6 +91,7 @@ def choose_sum(
     *,
     by_row: bool = True,
     mean: bool = False,
+    include_self: bool = True,
     aligned: bool = False,
     shared: int = 0,
 ) -> Way | Strips:
@@ -89,12 +102,15 @@ def choose_sum(
         dtype: of the rows, and of what they are added to.
         by_row: one index is for a whole row, not for an element.
         mean: sums are divided by the number of their addends.
+        include_self: a destination's value before is an addend too.
         aligned: both memories begin at a multiple of ``AT_ONCE`` bytes.
         shared: bytes of shared memory that a block may have.
     """
     named = shape if by_row else flat(shape)
     if _are_few(named) or (shape.rows == 1 and not mean):
         return Way.FEW
+    if by_row and include_self and not mean and has_bins(shape, dtype):
+        return Way.BINS
     if _sort_moves_less(named, dtype):
         return Way.WIDE if aligned and not mean and _are_wide(named, dtype) else Way.SORTED
     strips = None
@@ -110,12 +126,13 @@ def choose_product(shape: Rows, *, by_row: bool = True) -> Way:
 
 
 def choose_assignment(
-    shape: Rows, *, by_row: bool = True, unique: bool = False, shared: int = 0
+    shape: Rows, *, width: int, by_row: bool = True, unique: bool = False, shared: int = 0
 ) -> Way | Strips:
     """Choose how rows are assigned; every way gives the same bits.
 
     Args:
         shape: as for :func:`choose_sum`, in words that move at once, as ``by_row`` and ``shared``.
+        width: bytes of a word.
         by_row: see there.
         unique: no destination is named twice.
         shared: see there.
@@ -126,7 +143,11 @@ def choose_assignment(
     if by_row and _are_few(named):
         return Way.FEW
     strips = None if by_row else _strips_of(shape, 4, shared, MOST_ASSIGNED_STRIPS)
-    return strips or (Way.ELECTED if _elects(named) else Way.SORTED)
+    if strips is not None:
+        return strips
+    if width >= MARK and _elects_in_place(named):
+        return Way.IN_PLACE
+    return Way.ELECTED if _elects(named) else Way.SORTED
 
 
 # In these, `shape` has an index for each row.
@@ -187,7 +208,17 @@ def _elects(shape: Rows) -> bool:
     cheaper where there are very many of them, and many more than rows. More rows than can be sorted
     have owners.
     """
-    return shape.size <= max(FILLED, 16 * shape.rows) or shape.rows > MOST_SORTED
+    return shape.size <= max(FILLED, MOST_OWNERS * shape.rows) or shape.rows > MOST_SORTED
+
+
+def _elects_in_place(shape: Rows) -> bool:
+    """Return whether each destination elects its row in its own first word.
+
+    Nothing is filled, or sorted. Single elements are in that word anyway; for others owners beside
+    them are closer together, unless there are many more than rows.
+    """
+    is_near = shape.outer * shape.inner == 1 or shape.size > MOST_OWNERS * shape.rows
+    return is_near and shape.rows <= MOST_SORTED
 
 
 def _strips_of(shape: Rows, each: int, shared: int, most_strips: int) -> Strips | None:

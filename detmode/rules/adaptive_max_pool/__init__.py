@@ -18,6 +18,10 @@ rounding error of the sum is tracked and added at the end, so the error is that 
 rounding; ATen rounds each addition to the dtype. ``grad_input`` is channels last where ATen gives
 that (2d only), else contiguous.
 
+Where a plane has 16 elements or more for each window, ``grad_input`` is filled with zeros, and a
+thread has a window instead: the first one that chose an element adds up all that did, in the same
+order and with the same bits, and writes.
+
 Where no windows overlap, 2d has the substitute too, because PyTorch alerts, and 3d runs ATen's
 kernel. With ``substitute=False`` 2d raises PyTorch's error, and 3d warns, in detmode's words, where
 windows overlap.
@@ -26,9 +30,9 @@ windows overlap.
 
 ``grad_output`` and ``indices`` are read and ``grad_input`` is written once, which is the floor: in
 float32 12 bytes for each window and 4 for each element. Each element looks at the indices of its
-windows, which come from cache; where a plane has 16 elements or more for each window and its last
-size is a multiple of 4, four neighbours share a look. A gradient is read only where the index
-points at the element. ATen reads the
+windows, which come from cache, and a gradient is read only where the index points at the element.
+Where a plane has 16 elements or more for each window, and all planes 2**18, the chosen elements are
+written once more, and only windows look at indices. ATen reads the
 same 12 bytes for each window, fills ``grad_input`` with zeros, and then reads and writes an element
 once for each window that chose it; where 2d is channels last it works on contiguous copies of
 ``grad_output`` and ``indices`` and copies the result back. A ``grad_output`` or ``indices`` in

@@ -34,11 +34,11 @@ __global__ void adaptive_max_pool_backward(const scalar_t* __restrict__ grad_out
 }
 
 // Of windows that choose few elements.
-template <typename scalar_t, int columns, typename index_t>
+template <typename scalar_t, typename index_t>
 __global__ void adaptive_max_pool_few(const scalar_t* __restrict__ grad_output,
                                       const int64_t* __restrict__ indices,
                                       scalar_t* __restrict__ grad_input, pooled_shape shape,
-                                      int64_t apart) {
-  gather_few_chosen<columns, index_t>(grad_output, indices, grad_input, shape, apart,
-                                      Pooling<index_t>(shape));
+                                      int64_t windows_magic) {
+  write_chosen<index_t>(grad_output, indices, grad_input, shape, windows_magic,
+                        Pooling<index_t>(shape));
 }

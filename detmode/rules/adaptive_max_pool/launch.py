@@ -9,19 +9,20 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
-    COLUMNS,
     check,
     entries,
     entry_of,
+    few_entries,
     gather_chosen,
     pooled_of,
+    write_chosen,
 )
 from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
 FEW = "adaptive_max_pool_few"
-SOURCE = Source(__file__, "kernels.cu", entries=(*entries(KERNEL), *entries(FEW, (COLUMNS,))))
+SOURCE = Source(__file__, "kernels.cu", entries=(*entries(KERNEL), *few_entries(FEW)))
 
 
 @raises_like_aten
@@ -76,10 +77,9 @@ def gather(
 ) -> Tensor:
     """The gradient in so many dimensions; ``share``: of a thread, None for what sizes choose."""
     pooled = pooled_of(self.shape, grad_output.shape, spatial, memory_format)
-    tensors, most, apart = (grad_output, self, indices), pooled.most_adaptive, pooled.apart()
-    if apart is not None and share is None:
-        share, shape = pooled.few(most, apart)
-        return gather_chosen(SOURCE, entry_of(FEW, self.dtype, share), shape, *tensors, apart=apart)
+    tensors, most = (grad_output, self, indices), pooled.most_adaptive
+    if share is None and pooled.choose_few():
+        return write_chosen(SOURCE, FEW, pooled, most, *tensors, memory_format)
     share = share or pooled.share(most, 4 * PER_THREAD)
     entry = entry_of(KERNEL, self.dtype, share)
     return gather_chosen(SOURCE, entry, pooled.laid_out(share), *tensors, memory_format)

@@ -130,7 +130,8 @@ def add_bags(
     inputs = {"grad": contiguous(grad), "max_indices": contiguous(rows)}
     inputs["bag_size"] = contiguous(bag_size, rows.dtype)
     sizes = {"n": n, "columns": columns, "num_weights": num_weights, "padding_idx": padding_idx}
-    if (way or choose_sum(shape, grad.dtype)) not in (Way.FEW, Way.SORTED):
+    way = way or choose_sum(shape, grad.dtype, include_self=False)
+    if way not in (Way.FEW, Way.SORTED):
         grad_weight = new_empty(grad, (num_weights, columns))
         entry = f"embedding_bag_sums{types}"
         # The zero that a sum begins with counts.

@@ -15,8 +15,10 @@ The gradient of the input is summed in two passes over ``grad_output``: the firs
 input element, the largest exponent of its addends, the second adds them as integers of that scale.
 Integers add to the same sum in any order, and the sum is rounded to the dtype once. Where there are
 enough channels that are not too large, a block does both for a channel, or for a strip of one, in
-its shared memory. Otherwise each pass is a launch, in which a thread adds what its neighbour has
-for the same pixel to its own. The bits are the same.
+its shared memory. A channel of 1,024 pixels or more in which at most 128 samples have at most 384
+taps, bilinear, trilinear or nearest, as in RAFT's look-ups, is written by a block as zeros, with
+sums in a table in its shared memory. Otherwise each pass is a launch, in which a thread adds what
+its neighbour has for the same pixel to its own. The bits are the same.
 
 The gradient of the grid has one owner for each sample, which adds channels in ascending order and
 tracks the rounding error of the sum. Where there are few samples and at least 32 channels, eight
@@ -37,8 +39,9 @@ caches. ``grad_output`` is also read twice more, and for each input element 12 b
 set to zero and read. float64 has 20 bytes of scratch, and up to two atomics a tap. A thread serves
 up to 8 channels, for which it computes its weights once. In shared memory all of this but
 ``grad_output`` and the result is left out, while each strip of a channel looks at all samples, 6
-strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. The
-gradient of the grid reads what ATen reads, in a launch of its own.
+strips at most: on a GPU with 227 KiB for a block, one for each 19,000 elements in float32. With a
+table `grad_output` and the grid are read once for it, and the result is written 16 bytes at once.
+The gradient of the grid reads what ATen reads, in a launch of its own.
 
 In total, without what the caches save, 9.0 times the floor for bilinear samples of 64 channels, as
 many as pixels, and 6.1 times the floor for trilinear ones of one channel.

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from detmode.cuda import (
+    bytes_of_sum,
     ctype,
     headroom,
     launch_blocks,
@@ -21,11 +22,13 @@ from detmode.cuda.checks import check_devices
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import check_how, matched
 from detmode.rules.grid_sampler.sampling import NEAREST, SOURCE, TAPS, Sampling
-from detmode.rules.grid_sampler.ways import GradientWay, choose
+from detmode.rules.grid_sampler.ways import FEW, SLOTS, GradientWay, choose
 
 THREADS = 256
 """Of a block, the same in kernels.cu."""
 MOST_BLOCKS = 2**16
+PLACE = 4
+"""Bytes of what says which pixel a slot is for."""
 
 
 def backward(
@@ -57,7 +60,9 @@ def backward(
     check_how(name, how, (input.dtype, grid.dtype, grad_output.dtype))
     n, channels, sizes, places = matched(dims, input.shape, grid.shape, grad_output.shape)
     samples, taps = prod(places), TAPS[how.interpolation]
-    way = way or choose(input.dtype, taps, n, channels, prod(sizes), samples, most_shared(input))
+    way = way or choose(
+        input.dtype, dims, taps, n, channels, prod(sizes), samples, most_shared(input)
+    )
     by_grid = grid.stride()
     types = f"<{ctype(input.dtype)}, {dims}, {taps}>"
     sampled: dict[str, Any] = {
@@ -94,6 +99,14 @@ def _add_up(
     sampled: dict[str, Any],
 ) -> None:
     """Fill ``result`` with sums, in shared memory or in memory, of so many addends at most."""
+    n, channels = result.shape[:2]
+    if way.few_taps:
+        shared = SLOTS * (bytes_of_sum(result.dtype) + PLACE)
+        launch_blocks(
+            SOURCE, f"grid_sampler_few_taps{types}", min(n * channels, MOST_BLOCKS), FEW, shared,
+            result=result, headroom=headroom(addends), **sampled,
+        )  # fmt: skip
+        return
     if way.strips is not None:
         blocks, threads, shared, strip, strips = way.strips
         launch_blocks(
@@ -101,7 +114,6 @@ def _add_up(
             result=result, strip=strip, strips=strips, headroom=headroom(addends), **sampled,
         )  # fmt: skip
         return
-    n, channels = result.shape[:2]
     groups = -(-channels // way.per_thread)
     sum_to_zeros(
         SOURCE, f"grid_sampler_scatter{types}", n * samples * groups,

@@ -5,17 +5,9 @@
 // A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
 // what belongs to them, which are contiguous.
 #include "compensated_sum.cuh"
+#include "few_taps.cuh"
 #include "sample.cuh"
 #include "sum_to_zeros.cuh"
-
-// What a sample adds to `grad_input` at one of its taps.
-template <typename scalar_t, int dims, int taps, typename T>
-static __device__ __forceinline__ T weighted(const Sample<scalar_t, dims, taps>& sample, int i,
-                                             int j, int k, T gradient) {
-  T weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
-  if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
-  return mul_rn(weight, gradient);
-}
 
 // A thread serves one of `groups` groups of `per_thread` channels of one sample.
 // It waits for keys more than it computes: more warps are better than more registers.

@@ -94,3 +94,12 @@ struct Sample {
     }
   }
 };
+
+// What a sample adds to `grad_input` at one of its taps.
+template <typename scalar_t, int dims, int taps, typename T>
+static __device__ __forceinline__ T weighted(const Sample<scalar_t, dims, taps>& sample, int i,
+                                             int j, int k, T gradient) {
+  T weight = mul_rn(sample.x.weight[i], sample.y.weight[j]);
+  if (dims == 3) weight = mul_rn(weight, sample.z.weight[k]);
+  return mul_rn(weight, gradient);
+}

@@ -50,6 +50,8 @@ _CASES = (
     _flat("one_pixel", (1, 2), (1, 1), (3, 63), 0, 2, True, covers="odd_sizes"),
     _flat("odd", (1, 1), (1, 65), (1, 1000), 0, 0, True, covers="odd_sizes"),
     _flat("many_channels", (1, 67), (2, 4), (5, 7), covers="collisions"),
+    # Planes that a block writes, with sums in a table.
+    _flat("few_taps", (64, 1), (31, 35), (3, 5), covers="collisions"),
     _flat("grid_only", (1, 2), (4, 4), (5, 5), output_mask=[False, True]),
     _flat("empty_batch", (0, 3), (4, 4), (5, 5), covers="empty"),
     _flat("empty_output", (2, 3), (4, 4), (5, 0), covers="empty"),

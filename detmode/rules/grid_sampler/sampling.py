@@ -24,6 +24,12 @@ SOURCE = Source(
             for taps in TAPS.values()
             if (kernel, taps) != ("grad_grid", 1)
         ),
+        *(
+            f"grid_sampler_few_taps<{ctype(dtype)}, {dims}, {taps}>"
+            for dtype in FLOATING
+            for dims in (2, 3)
+            for taps in (TAPS[NEAREST], TAPS[BILINEAR])
+        ),
     ),
 )
 

@@ -13,8 +13,10 @@ fit, and the counts are rounded to the dtype once. The bin of an element is ATen
 ``(element - min) * bins / (max - min)``, each operation rounded explicitly in the dtype; what lies
 outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
 
-``bincount`` with weights: the weights are added by the launches of the family ``index``, a maximum
-of exponents per bin and then integers of that scale, or a stable sort where that moves fewer bytes.
+``bincount`` with weights: the weights are added by the launches of the family ``index``: those of
+float32, four for each bin or more, exactly but for one rounding, as single elements there; others
+by a maximum of exponents per bin and then integers of that scale, or a stable sort where that moves
+fewer bytes.
 Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
@@ -30,8 +32,9 @@ global memory, as in ATen. Where ``min == max``, the smallest and the largest el
 first, so ``self`` is read twice, and the host waits for the GPU once; ATen waits twice.
 
 ``bincount``: reads the input three times and the weights twice, and converts an input that is not
-int64; 12 bytes of scratch per bin (float64: 20). The size of the result depends on the largest
-element, so the host waits for the GPU once; ATen waits twice.
+int64; 12 bytes of scratch per bin (float64: 20). Where weights are added exactly, the input is read
+twice, and a bin has 136 bytes of scratch, of which 8 are used for each 16 exponents. The size of
+the result depends on the largest element, so the host waits for the GPU once; ATen waits twice.
 
 In total, ``histc`` moves 1.0 times the floor where it is given a range, else twice that;
 ``bincount`` of int64 with float32 weights 3.7 times the floor.

@@ -10,9 +10,10 @@ Where ``index`` names a row twice, threads race to write it, on CUDA and on the 
 ## What happens instead
 
 The last duplicate wins. On CUDA each row of ``self`` gets an owner by an integer maximum of the
-positions of its sources, or, where there are more than 2**24 rows, and 16 for each source, a stable
-sort of the index finds the last ones; then the owners write, in words of up to 16 bytes whatever
-the dtype, so any GPU gives the same bits. Up to 64 sources take one launch, in which each looks for
+positions of its sources, or, where there are 16 rows and more for each source, by an election in
+the row's own memory (rows of an odd number of 8 or 16 bits: where there are more than 2**24, by a
+stable sort of the index); then the owners write, in words of up to 16 bytes whatever the dtype, so
+any GPU gives the same bits. Up to 64 sources take one launch, in which each looks for
 later ones; a single source has no duplicates and is written directly.
 
 On CUDA a ``self`` that is not contiguous, or quantized, takes PyTorch's own deterministic path, a
@@ -22,8 +23,9 @@ sort through ``index_put``; on the CPU one thread writes in order.
 
 The floor is ``index`` and ``source`` read once and the rows written once, which wide rows nearly
 reach. Owners are 4 bytes written for each row of ``self``, 8 from 2**31 sources on, and an atomic
-and a read for each source, which reads its index twice; a sort instead of that moves 48 bytes for
-each source up to 2**18 rows, 64 up to 2**27. On the CPU: one thread.
+and a read for each source, which reads its index twice. An election in the row's memory instead
+adds a write and a read of its first word, and a byte that is written and read, for each source,
+which reads its index three times. On the CPU: one thread.
 
 In total, 1.0 times the floor for rows of 128 and more.
 

@@ -16,6 +16,10 @@ and bfloat16, each operation rounded explicitly, so any GPU gives the same bits.
 of the sum is tracked and added at the end, so the error is that of about one rounding; ATen rounds
 each addition to the dtype. ``grad_input`` is channels last where ATen gives that, else contiguous.
 
+Where 8 windows hold an element, as of 3 by 3 by 3 that are 2 apart, and there are 8 elements for
+each window, ``grad_input`` is filled with zeros, and a thread has a window instead: the first one
+that chose an element adds up all that did, in the same order and with the same bits, and writes.
+
 ``F.max_pool3d(..., return_indices=True)``, which PyTorch decomposes under its flag, calls the plain
 operator in the mode, so that its backward comes here.
 
@@ -24,9 +28,11 @@ operator in the mode, so that its backward comes here.
 ``grad_output`` and ``indices`` are read and ``grad_input`` is written once, which is the floor: in
 float32 12 bytes for each window and 4 for each element. An element that k windows hold reads k
 indices, 8 bytes each, shared with its neighbours and so mostly from cache; it reads a gradient only
-where the index points at it. ATen reads the same 12 bytes for each window, fills ``grad_input``
-with zeros, and then reads and writes an element once for each window that chose it. A
-``grad_output`` or ``indices`` in another memory format than ``self`` is copied first, as in ATen.
+where the index points at it. Where a thread has a window, elements look at no index, and those that
+are chosen, 7 % of them in a ResNet's stem, are written once more. ATen reads the same 12 bytes for
+each window, fills ``grad_input`` with zeros, and then reads and writes an element once for each
+window that chose it. A ``grad_output`` or ``indices`` in another memory format than ``self`` is
+copied first, as in ATen.
 
 In total, 1.0 times the floor.
 

@@ -29,12 +29,34 @@ static __device__ __forceinline__ window_range<index_t> covering(index_t i,
   return {begin, range.end, axis.step};
 }
 
+// The windows of every axis.
+template <typename index_t>
+struct Pooling {
+  Axis<index_t> axes[3];
+  __device__ __forceinline__ Pooling(const pooled_shape& shape, const pooling_window& t,
+                                     const pooling_window& h, const pooling_window& w)
+      : axes{{t, shape.t_out}, {h, shape.h_out}, {w, shape.w_out}} {}
+  __device__ __forceinline__ window_range<index_t> operator()(int axis, index_t i) const {
+    return covering(i, axes[axis]);
+  }
+};
+
 template <typename scalar_t, int per_thread, typename index_t>
 __global__ void max_pool3d_backward(const scalar_t* __restrict__ grad_output,
                                     const int64_t* __restrict__ indices,
                                     scalar_t* __restrict__ grad_input, pooled_shape shape,
                                     pooling_window t, pooling_window h, pooling_window w) {
-  const Axis<index_t> axes[3] = {{t, shape.t_out}, {h, shape.h_out}, {w, shape.w_out}};
   gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
-                                     [&](int axis, index_t i) { return covering(i, axes[axis]); });
+                                     Pooling<index_t>(shape, t, h, w));
+}
+
+// Of windows that choose few elements.
+template <typename scalar_t, typename index_t>
+__global__ void max_pool3d_few(const scalar_t* __restrict__ grad_output,
+                               const int64_t* __restrict__ indices,
+                               scalar_t* __restrict__ grad_input, pooled_shape shape,
+                               int64_t windows_magic, pooling_window t, pooling_window h,
+                               pooling_window w) {
+  write_chosen<index_t>(grad_output, indices, grad_input, shape, windows_magic,
+                        Pooling<index_t>(shape, t, h, w));
 }

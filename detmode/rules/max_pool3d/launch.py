@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 from operator import mul
 
 import torch
@@ -13,11 +14,14 @@ from torch._prims_common import suggest_memory_format
 from detmode.cuda import Source
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
+    Pooled,
     check_shapes,
     entries,
     entry_of,
+    few_entries,
     gather_chosen,
     pooled_of,
+    write_chosen,
 )
 from detmode.cuda.rows.pooling import Window, triple, window_of
 from detmode.cuda.rows.shares import PER_THREAD, Share
@@ -25,7 +29,11 @@ from detmode.table.conditions import FLOATING
 
 NAME = "max_pool3d_with_indices_backward"
 KERNEL = "max_pool3d_backward"
-SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
+FEW = "max_pool3d_few"
+SOURCE = Source(__file__, "kernels.cu", entries=(*entries(KERNEL), *few_entries(FEW)))
+HOLDING, FEW_OF_HOLDING = 8, 8
+"""Windows that hold an element, and elements for each window, from which both on those that windows
+choose are few: a gather would look at each element as often."""
 
 
 @raises_like_aten
@@ -76,11 +84,20 @@ def gather(
     _check(grad_output, self, indices)
     windows, most = _windows(*map(tuple, window))
     pooled = pooled_of(self.shape, grad_output.shape, 3, memory_format)
+    if share is None and _choose_few(pooled, windows):
+        return write_chosen(
+            SOURCE, FEW, pooled, most, grad_output, self, indices, memory_format, **windows
+        )
     share = share or pooled.share(most, 4 * PER_THREAD)
     return gather_chosen(
         SOURCE, entry_of(KERNEL, self.dtype, share), pooled.laid_out(share),
         grad_output, self, indices, memory_format, **windows,
     )  # fmt: skip
+
+
+def _choose_few(pooled: Pooled, windows: dict[str, Window]) -> bool:
+    holding = prod(window.holding for window in windows.values())
+    return holding >= HOLDING and pooled.choose_few(FEW_OF_HOLDING)
 
 
 def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:

@@ -12,9 +12,10 @@ unspecified, also on the CPU, which splits the work over threads.
 Of the inputs of a plane with the same index the last in row-major order stays, as in a serial loop.
 On CUDA each output gets an owner by an integer maximum of the positions of its inputs, and the
 owners write, so any GPU gives the same bits. Where there are enough planes that are not too large,
-a block finds the owners of a strip of a plane in its shared memory. Otherwise they are in memory,
-or, where there are more than 2**24 outputs, and 16 for each input, a stable sort of the indices
-finds the last ones. On the CPU ``scatter`` writes each plane in
+a block finds the owners of a strip of a plane in its shared memory. Otherwise an output elects its
+owner in its own memory; in 16 bits, which hold no position, in memory beside it, or, where there
+are more than 2**24 outputs, and 16 for each input, a stable sort of the indices finds the last
+ones. On the CPU ``scatter`` writes each plane in
 order, several planes at once; no kernel is launched.
 
 ## Cost
@@ -22,13 +23,14 @@ order, several planes at once; no kernel is launched.
 The floor is the input and its indices read once and the output written once. On CUDA the output is
 first filled with zeros, and each input adds its own write. In shared memory each strip of a plane
 reads all of the plane's indices, 20 strips at most: on a GPU with 227 KiB for a block, one for each
-58,000 outputs. In memory an owner is 4 bytes written for each output, 8 from 2**31 inputs on, and
-an atomic and a read for each input, which reads its index twice. A sort instead of that
-moves 48 bytes for each input up to 2**18 outputs, 64 up to 2**27, and 64 to make its keys. On the
-CPU the indices are read once more for their bounds. Inputs that are not contiguous are copied
-first.
+58,000 outputs. In memory each input adds a write and a read of its output, and a byte that is
+written and read, and reads its index three times. In 16 bits an owner is 4 bytes written for each
+output, 8 from 2**31 inputs on, and an atomic and a read for each input, which reads its index
+twice; a sort instead of that moves 48 bytes for each input up to 2**18 outputs, 64 up to 2**27, and
+64 to make its keys. On the CPU the indices are read once more for their bounds. Inputs that are not
+contiguous are copied first.
 
-In total, 3.1 times the floor for windows of 4, on the CPU 1.4 times the floor.
+In total, 2.1 times the floor in memory for windows of 4, on the CPU 1.4 times the floor.
 
 ## Limits
 
@@ -48,7 +50,7 @@ RULES = tuple(
         f"aten::max_unpool{dims}d",
         RowFields(
             when=on("cuda", "meta"),
-            action=Substitute(unpool, traffic=3.1),
+            action=Substitute(unpool, traffic=2.1),
             guarantee=GPU_TO_GPU,
         ),
         RowFields(

@@ -10,10 +10,10 @@ between runs. A segment's sum begins in a warp, and the warps' sums meet in a fl
 
 ## What happens instead
 
-The launches of ``scatter_add``: sums of scattered elements as integers of one scale for each
-destination, or rows sorted by index and added in order. Products are sorted by destination and
-multiplied in order. A mean divides the sum by the number of elements, counted as integers. All
-roundings are explicit: any GPU gives the same bits.
+The launches of ``scatter_add``: sums of scattered elements in bins by exponent or as integers of
+one scale for each destination, or rows sorted by index and added in order. Products are sorted by
+destination and multiplied in order. A mean divides the sum by the number of elements, counted as
+integers. All roundings are explicit: any GPU gives the same bits.
 
 ## Cost
 

@@ -14,14 +14,15 @@ struct cumsum {
   using input_t = scalar_t;
   using state_t = typename conditional<is_same<scalar_t, float>::value, paired_sum<float>,
                                        plain_sum<opmath_t<scalar_t>>>::type;
-  static __device__ __forceinline__ state_t of(scalar_t x) { return state_t::of(to_opmath(x)); }
+  static __device__ __forceinline__ auto of(scalar_t x) { return state_t::of(to_opmath(x)); }
   static __device__ __forceinline__ state_t identity() { return state_t::of(-0.0f); }
-  static __device__ __forceinline__ state_t join(state_t earlier, state_t later) {
+  template <typename later_t>
+  static __device__ __forceinline__ state_t join(state_t earlier, later_t later) {
     return earlier.plus(later);
   }
   // From +0.0, as on the CPU: a sum of -0.0 alone is 0.0.
   static __device__ __forceinline__ scalar_t result(state_t sum) {
-    return narrowed<scalar_t>(add_rn(opmath_t<scalar_t>(0), sum.total()));
+    return narrowed<scalar_t>(sum.total_from_zero());
   }
 };
 template <typename T>

@@ -17,14 +17,15 @@ and factors are equal.
 
 ## What happens instead
 
-Floating and complex sums are substituted, with the launches of the family ``index``. Scattered
-elements: a maximum of exponents per destination, then the addends as integers of that scale. Along
-the last dimension a block does all of that for a row, or a strip of one, in its shared memory,
-where the rows are many and not too long, with the same bits. Where
-the index is expanded along the dimensions behind ``dim``, as graph libraries and ``gather`` of rows
-make it, or is much smaller than ``self``: a stable sort of the index without its repeats, then the
-rows in pieces of 64. Only shapes and the index's strides decide, and all roundings are explicit:
-any GPU gives the same bits.
+Floating and complex sums are substituted, with the launches of the family ``index``. Elements of
+vectors, four for each destination or more, are added in bins by exponent, exactly but for one
+rounding, as single elements there. Other scattered elements: a maximum of exponents per
+destination, then the addends as integers of that scale. Along the last dimension a block does all
+of that for a row, or a strip of one, in its shared memory, where the rows are many and not too
+long, with the same bits. Where the index is expanded along the dimensions behind ``dim``, as graph
+libraries and ``gather`` of rows make it, or is much smaller than ``self``: a stable sort of the
+index without its repeats, then the rows in pieces of 64. Only shapes and the index's strides
+decide, and all roundings are explicit: any GPU gives the same bits.
 
 Products take the launches of the family ``index_reduce``: a stable sort of the destinations, then
 the factors in pieces of 64. Sums of integers do not depend on the order, and run ATen's
@@ -33,16 +34,17 @@ the factors in pieces of 64. Sums of integers do not depend on the order, and ru
 ## Cost
 
 The floor is ``src`` and ``index`` read once and the destinations read and written once. Scattered
-elements are read twice with their indices, and use 12 bytes of scratch per destination (float64:
-20, complex twice that), zeroed, written and read, with an integer maximum and an integer addition
-per addend; in shared memory no scratch, but each strip of a row, 6 at most, reads all of the row's
-elements. Expanded indices cost what ``index_add`` costs, see the family ``index``; products what
-they cost in ``index_reduce``, each element a row of its own unless the index is expanded. A
-destination that is not contiguous, or larger than the index apart from ``dim``, adds a copy each
-way of the part that the index covers.
+elements of vectors cost what single elements cost in ``index``. Others are read twice with their
+indices, and use 12 bytes of scratch per destination (float64: 20, complex twice that), zeroed,
+written and read, with an integer maximum and an integer addition per addend; in shared memory no
+scratch, but each strip of a row, 6 at most, reads all of the row's elements. Expanded indices cost
+what ``index_add`` costs, see the family ``index``; products what they cost in ``index_reduce``,
+each element a row of its own unless the index is expanded. A destination that is not contiguous, or
+larger than the index apart from ``dim``, adds a copy each way of the part that the index covers.
 
-In total, sums of single elements move 3.2 times the floor, products 3.9 times the floor, sums of
-integers 1.0 times the floor.
+In total, sums of 1,000,000 float32 elements to 100,000 destinations move 2.2 times the floor where
+their exponents take two bins, other sums of single elements 3.2 times the floor, products 3.9 times
+the floor, sums of integers 1.0 times the floor.
 
 ## Limits
 

@@ -20,9 +20,16 @@ ascending, the last dimension outermost, each dimension summed on its own, in fl
 bfloat16. Where ``grad_input`` has less than 65,536 elements, each of which meets at most 64 of
 ``grad_output``, there is only one launch, in which each block first writes for itself the tables,
 if they take at most 8 KiB, or what it needs of them for a strip of a row: for contiguous rows of at
-least 128 elements, in at most 32 KiB. Each operation is rounded explicitly and the order depends on
-the sizes alone, so any GPU gives the same bits. ``grad_input`` has the memory format that ATen
-gives it, and is a copy where no dimension changes its size.
+least 128 elements, in at most 32 KiB.
+
+Where more than 64 positions along the last dimension read one, as a vocoder's 256-fold
+``upsample_linear1d``, a warp owns an element of a contiguous ``grad_input``: each of its 32 threads
+adds every 32nd position, ascending, then neighbours add up in pairs. Above 4,096 it is a block of
+256 threads. An image's last dimension has a launch of its own then, after the others.
+
+Each operation is rounded explicitly and the order depends on the sizes alone, so any GPU gives the
+same bits. ``grad_input`` has the memory format that ATen gives it, and is a copy where no dimension
+changes its size.
 
 ## Cost
 
@@ -34,17 +41,17 @@ for bilinear, four times for bicubic and trilinear; rows that one thread owns sh
 first time from cache; ATen fills ``grad_input`` with zeros and adds to it 4, 16 and 8 times for
 each such element. channels_last: once for each weight of all dimensions, coalesced along the
 channels. Where an element of ``grad_input`` meets more than 64 elements of ``grad_output``, in
-channels_last or with a ``grad_input`` too small to fill a GPU, the last dimension gets a launch of
-its own, and the sums between the two are written and read once: 1 / (the leading dimensions'
-enlargement) of ``grad_output``, in float.
+channels_last, with a ``grad_input`` too small to fill a GPU, or all 64 along the last dimension,
+this one gets a launch of its own, and the sums between the two are written and read once: 1 / (the
+leading dimensions' enlargement) of ``grad_output``, in float.
 
 In total, 1.0 times the floor, the tables of all but the smallest images being small.
 
 ## Limits
 
 A dimension has less than 2**31 positions. An explicit scale that leads outside the input reads the
-input's end, as on the CPU; ATen's CUDA kernels for the linear modes do not guard against it. A
-linear 1-D resize from one position to very many sums them in one thread.
+input's end, as on the CPU; ATen's CUDA kernels for the linear modes do not guard against it. In
+channels_last a thread adds all that reach one channel's element along a dimension.
 """
 
 from detmode.rules.upsample import launch

@@ -20,6 +20,7 @@ _LINES = (
     _line("corners", (2, 3), (7,), (29,), True),
     _line("down", (2, 3), (29,), (7,)),
     _line("one_to_many", (2, 2), (1,), (1000,), covers="collisions odd_sizes"),
+    _line("one_to_very_many", (1, 2), (1,), (2100,), covers="collisions"),
     _line("odd", (1, 2), (1000,), (63,), covers="odd_sizes"),
     _line("given_scale", (2, 3), (8,), (19,), False, 2.4, variants=LAYOUTS[:1]),
     _line("empty", (0, 3), (8,), (16,), covers="empty"),

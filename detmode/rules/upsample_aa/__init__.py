@@ -13,10 +13,10 @@ reduction by s the filter covers about (2 s)**2 of them (bilinear) or (4 s)**2 (
 
 A small launch tabulates, for each dimension, the output positions that read an input position and
 their normalised weights, by ATen's arithmetic. Then the gathers of the family ``upsample`` run: one
-thread owns an element of ``grad_input`` and adds what reaches it in an order that depends on the
-sizes alone, each operation rounded explicitly, so any GPU gives the same bits. As there, one launch
-does both where there are few elements. Weights stay in float for float16 and bfloat16, where ATen
-rounds them to the dtype.
+thread, or a warp where rows grow more than twentyfold, owns an element of ``grad_input`` and adds
+what reaches it in an order that depends on the sizes alone, each operation rounded explicitly, so
+any GPU gives the same bits. As there, one launch does both where there are few elements. Weights
+stay in float for float16 and bfloat16, where ATen rounds them to the dtype.
 
 ## Cost
 

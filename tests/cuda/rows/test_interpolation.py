@@ -1,6 +1,7 @@
 """Interpolation backward against its exact reference, on shapes and scales nobody thought of."""
 
 import math
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.cuda.rows import interpolation as gather
 from detmode.rules.upsample import RULES as INTERPOLATION
@@ -85,8 +87,11 @@ def test_no_wrong_result_and_no_crash(op: str, data: st.DataObject) -> None:
     call = data.draw(calls(op))
     seed = data.draw(st.one_of(st.none(), st.integers(0, 99)), label="schedule seed")
     # Tables in global or in shared memory, or for strips of rows; one group of rows a block, or one
-    # after the other; several channels or rows a thread, or one.
+    # after the other; several channels or rows a thread, or one; a thread, a warp or a block for
+    # what an element meets along the last dimension.
     limits = {
+        "MAX_READS": data.draw(st.sampled_from([1, gather.MAX_READS]), label="reads"),
+        "MANY_READS": data.draw(st.sampled_from([8, gather.MANY_READS]), label="many reads"),
         "SHARED": data.draw(st.sampled_from([0, gather.SHARED]), label="shared"),
         "LONG": data.draw(st.sampled_from([1, gather.LONG]), label="long"),
         "MAX_GROUPS": data.draw(st.sampled_from([1, gather.MAX_GROUPS]), label="groups"),
@@ -166,6 +171,91 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("out", "lanes"), [(64, 1), (96, 1), (97, 32), (6144, 32), (6145, 256), (2**31 - 1, 256)]
+)
+def test_reads_of_the_last_axis_choose_lanes(out: int, lanes: int) -> None:
+    """More than 64 positions that read one are added by a warp, more than 4,096 by a block."""
+    ((axis,), _) = gather.axes_of(LINEAR, torch.float32, False, [3], [out], [None])
+    assert gather.lanes_of(axis) == lanes
+
+
+def added_by_lanes(weighted: torch.Tensor, lanes: int) -> torch.Tensor:
+    """The sum of a row's products: each lane's in turn, then neighbours in pairs."""
+    missing = -len(weighted) % lanes
+    turns = torch.cat([weighted, weighted.new_zeros(missing)]).view(-1, lanes)
+    sums = torch.zeros(lanes)
+    for turn in turns:
+        sums = sums + turn
+    while len(sums) > 1:
+        sums = sums[::2] + sums[1::2]
+    return sums[0]
+
+
+@needs.compiler
+@pytest.mark.parametrize(("factor", "lanes"), [(32, 1), (200, 32), (3000, 256)])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_long_factors_are_added_in_the_order_that_is_documented(
+    factor: int, lanes: int, rows: int
+) -> None:
+    """Whatever the grid, the rows of a thread and the schedule: the bits of a sum by lanes.
+
+    With gradients that are powers of two, products are exact, and only the order rounds.
+    """
+    backward = SUBSTITUTES["aten::upsample_linear1d_backward"]
+    size, out = 3, 3 * factor
+    generator = torch.Generator().manual_seed(rows)
+    grad = torch.exp2(torch.randint(-9, 9, (1, rows, out), generator=generator))
+    grad *= torch.randint(0, 2, grad.shape, generator=generator) * 2 - 1
+    weights = torch.nn.functional.interpolate(torch.eye(size)[None], size=out, mode="linear")[0]
+    # An output position reads the pixel before it and the next one, if only with a weight of 0. Of
+    # the last pixel it may read both taps, so that is left out.
+    before = ((torch.arange(out) + 0.5) / factor - 0.5).clamp(min=0).long()
+    expected = torch.empty(1, rows, size - 1)
+    for row, at in product(range(rows), range(size - 1)):
+        reads = (before == at) | (before == at - 1)
+        expected[0, row, at] = added_by_lanes((grad[0, row] * weights[at])[reads], lanes)
+    for several, groups, seed in product((0, 2**62), (1, 65535), (None, 3)):
+        with host.schedule(seed), mock.patch.multiple(gather, SEVERAL=several, MAX_GROUPS=groups):
+            got = backward(grad, [out], [1, rows, size], False)
+        assert torch.equal(got[..., :-1], expected)
+
+
+@needs.compiler
+def test_a_very_long_factor_has_a_smaller_error_than_atens() -> None:
+    """The sums of 50,000 positions, which ATen adds one after the other."""
+    grad = torch.rand(1, 4, 100_000, generator=torch.Generator().manual_seed(0))
+    call = ([100_000], [1, 4, 2], False)
+    aten = torch.ops.aten.upsample_linear1d_backward
+    ours, exact = (
+        SUBSTITUTES["aten::upsample_linear1d_backward"](grad, *call),
+        aten(grad.double(), *call),
+    )
+    errors = [(each.double() - exact).abs().max() for each in (ours, aten(grad, *call))]
+    assert 10 * errors[0] < errors[1]
+
+
+@needs.compiler
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_that_grow_along_their_rows(mode: str) -> None:
+    """A program's gradient where each element meets 100 positions of a row has ATen's values."""
+    image = torch.randn(1, 16, 8, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    expected = torch.autograd.grad(grown(image, mode).square().sum(), image)[0]
+    with (
+        mock.patch.object(gather, "MANY", 1),
+        mock.patch.object(gather, "launch_blocks", wraps=gather.launch_blocks) as launched,
+        DeterministicMode(simulate="cuda"),
+    ):
+        got = torch.autograd.grad(grown(image, mode).square().sum(), image)[0]
+    assert launched.call_args.args[1].startswith("upsample_gather_lanes<float, float, 32, ")
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-4)
+
+
+def grown(image: torch.Tensor, mode: str) -> torch.Tensor:
+    """The image, twice as high and fifty times as wide."""
+    return torch.nn.functional.interpolate(image, scale_factor=(2, 50), mode=mode)
+
+
+@pytest.mark.parametrize(
     ("sizes", "out", "outer", "inner", "way"),
     [
         ([64], [128], 1, 1, gather.GatherWay.SMALL),
@@ -177,6 +267,10 @@ def test_few_elements_take_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
         ([4, 4], [16, 32], 1, 1 << 12, gather.GatherWay.LAST_APART),
         ([4, 4], [16, 32], 1 << 11, 1, gather.GatherWay.LAST_APART),
         ([4, 4], [16, 32], 1 << 12, 1, gather.GatherWay.WHOLE),
+        # Along the last axis of each element 64 reads, and 66.
+        ([4, 4], [16, 128], 1 << 12, 1, gather.GatherWay.WHOLE),
+        ([4, 4], [16, 129], 1 << 12, 1, gather.GatherWay.LAST_APART),
+        ([4], [129], 1 << 14, 1, gather.GatherWay.WHOLE),
     ],
 )
 def test_the_way_to_gather(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.cuda.rows.chosen_windows import Pooled, entry_of, gather_chosen
-from detmode.cuda.rows.shares import PER_THREAD, Share
+from detmode.cuda import host
+from detmode.cuda.rows import chosen_windows
+from detmode.cuda.rows.chosen_windows import Pooled, entry_of, gather_chosen, write_chosen
+from detmode.cuda.rows.shares import Share
 from detmode.rules.adaptive_avg_pool import launch as adaptive_avg_pool
 from detmode.rules.adaptive_max_pool import launch as adaptive_max_pool
 from detmode.rules.avg_pool3d import launch as avg_pool3d
@@ -248,35 +251,77 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 2**40])
-@pytest.mark.parametrize("apart", [1, 2, 6])
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last_3d], ids=str)
 @pytest.mark.parametrize("size_out", [(1, 1, 1), (2, 3, 5), (4, 4, 13)], ids=str)
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
-def test_neighbours_that_one_thread_serves(
-    dtype: torch.dtype, size_out: tuple[int, ...], apart: int, most: int
+def test_windows_that_choose_few_elements(
+    dtype: torch.dtype, size_out: tuple[int, ...], format: torch.memory_format, most: int
 ) -> None:
-    """They have the bits of those that threads of their own serve, wherever indices point.
+    """Written by the first window that chose them, they have the bits of those that gather.
 
-    ``most``: the largest number that is counted, in 32 bits or in 64.
+    Wherever indices point; ``most``: the largest number that is counted, in 32 bits or in 64.
     """
     m = Maker(dtype, seed=4)
     self, grad = m.normal(2, 3, 5, 6, 12), m.normal(2, 3, *size_out)
-    indices = m.integers(-9, 369, *grad.shape)
+    indices = torch.ops.aten.adaptive_max_pool3d(self.double(), size_out)[1]
+    indices[0, 1] = m.integers(-9, 369, *size_out)
     indices[1, ::2] += 2**32
-    pooled = Pooled((2, 3), (5, 6, 12), size_out)
-    share = pooled.share(most, 4 * PER_THREAD)
-    ways = [
-        (adaptive_max_pool.KERNEL, share, pooled.laid_out(share), {}),
-        (adaptive_max_pool.FEW, *pooled.few(most, apart), {"apart": apart}),
-    ]
-    every, few = (
-        gather_chosen(
-            adaptive_max_pool.SOURCE, entry_of(kernel, dtype, share), shape,
-            grad, self, indices, **more,
-        )
-        for kernel, share, shape, more in ways
-    )  # fmt: skip
+    pooled = Pooled((2, 3), (5, 6, 12), size_out, format is torch.contiguous_format)
+    share, arguments = pooled.share(most), (grad, self, indices, format)
+    entry = entry_of(adaptive_max_pool.KERNEL, dtype, share)
+    source = adaptive_max_pool.SOURCE
+    every = gather_chosen(source, entry, pooled.laid_out(share), *arguments)
+    write = partial(write_chosen, source, adaptive_max_pool.FEW, pooled, most, *arguments)
+    with host.schedule(1), host.check_races():
+        few = write()
     assert few.any()
+    assert few.stride() == every.stride()
     assert same_bits(few, every)
+    assert same_bits(in_schedules(write, 2), every)
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last_3d], ids=str)
+def test_windows_that_overlap_and_choose_few_elements(
+    format: torch.memory_format, dilation: int, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of strided maxima that overlap the first window writes, with the bits of a gather."""
+    m, window = Maker(torch.float32, seed=stride), ([5], [stride], [2], [dilation])
+    self = m.integers(-3, 4, 2, 3, 10, 12, 12, dtype=torch.float32)
+    indices = torch.ops.aten.max_pool3d_with_indices(self, *window)[1]
+    assert any(plane.unique().numel() < plane.numel() for plane in indices.view(6, -1))
+    grad = m.normal(*indices.shape)
+    gather = partial(max_pool3d.gather, grad, self, indices, window, format)
+    every = gather(Share(1, "int32_t"))
+    monkeypatch.setattr(chosen_windows, "MANY", 1)
+    with patch.object(max_pool3d, "write_chosen", wraps=chosen_windows.write_chosen) as write:
+        with host.schedule(1), host.check_races():
+            assert same_bits(gather(), every)
+        assert same_bits(in_schedules(gather, 2), every)
+    assert write.call_count == 3
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "few"),
+    [
+        (3, 2, 1, True),
+        (2, 2, 1, False),
+        (3, 3, 1, False),
+        (3, 1, 1, False),
+        (5, 3, 1, True),
+        (2, 2, 2, True),
+        (2, 4, 2, False),
+    ],
+)
+def test_maxima_that_choose_few_elements(
+    kernel: int, stride: int, dilation: int, few: bool
+) -> None:
+    """Overlapping windows of many elements each write what they chose; the others are gathered."""
+    size = (64 - (kernel - 1) * dilation - 1) // stride + 1
+    pooled = chosen_windows.Pooled((1, 64), (64,) * 3, (size,) * 3)
+    windows, _ = max_pool3d._windows([kernel], [stride], [0], [dilation])
+    assert max_pool3d._choose_few(pooled, windows) is few
 
 
 @pytest.mark.parametrize("index", [-(2**63), -1, 10**6, 2**63 - 1])

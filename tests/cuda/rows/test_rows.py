@@ -17,7 +17,7 @@ from detmode.cuda.rows import assign, sort
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
-from detmode.cuda.rows.ways import Way
+from detmode.cuda.rows.ways import MARK, Way
 from detmode.cuda.strips import Strips, strips_of
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
@@ -151,9 +151,28 @@ def test_assignments(data: st.DataObject, dtype: torch.dtype, seed: int) -> None
     """The last row of each destination stays, bit by bit, in every way and schedule."""
     move = data.draw(moves(last_wins.words, dtype))
     few = (Way.FEW,) if move.index.numel() == move.shape.rows else ()
-    for way in (Way.ELECTED, Way.SORTED, *few, *move.of_planes):
+    in_place = (Way.IN_PLACE,) if dtype.itemsize >= MARK else ()
+    for way in (Way.ELECTED, Way.SORTED, *in_place, *few, *move.of_planes):
         found = in_schedules(lambda way=way: move.run(assign_rows, way), seed)
         last_wins.assert_last_wins(found, move.out, move.to, move.source, str(way))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [Rows(1, 300, 1, 20), Rows(2, 150, 3, 9)], ids=str)
+def test_what_looks_like_a_position(dtype: torch.dtype, shape: Rows) -> None:
+    """Destinations that elect in place, and what is put there, may hold any position themselves.
+
+    Nothing races, and a place that no row names keeps what it holds.
+    """
+    numbers = torch.arange(4 * shape.addends, dtype=torch.int32).view(dtype)
+    out, source = numbers[: shape.destinations].clone(), numbers[: shape.addends].flip(0)
+    for seed in range(8):
+        index = Maker(torch.int64, seed=seed).integers(0, shape.size - 1, shape.rows)
+        move = move_of(out, index, source, shape)
+        with host.schedule(seed), host.check_races():
+            move.run(assign_rows, Way.IN_PLACE)
+        found = in_schedules(lambda move=move: move.run(assign_rows, Way.IN_PLACE), seed)
+        last_wins.assert_last_wins(found, out, move.to, source)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint16, torch.uint32], ids=str)
@@ -200,7 +219,7 @@ def test_rows_of_any_width(columns: int) -> None:
     for way in (Way.SORTED, None):
         found = in_schedules(lambda way=way: move.run(add_rows, way), 4)
         exact_sums.assert_exact(found, out, move.to, source)
-    for way in (Way.SORTED, Way.ELECTED):
+    for way in (Way.SORTED, Way.ELECTED, Way.IN_PLACE):
         found = in_schedules(lambda way=way: move.run(assign_rows, way), 4)
         last_wins.assert_last_wins(found, out, move.to, source)
 
@@ -349,7 +368,7 @@ def test_a_single_row_is_one_launch(by_row: bool, monkeypatch: pytest.MonkeyPatc
     assert [entry.partition("<")[0] for entry in entries] == [
         "few_rows",
         "few_rows",
-        "assign_owned",
+        "assign_last",
     ]
     assert [int(result.sum()) for result in results] == [shape.addends, 0, shape.addends]
     with pytest.raises(host.DeviceAssert, match=r"`in_range` failed"):

@@ -1,5 +1,7 @@
 """Sizes choose the way to add, multiply and assign rows, and the share of a thread."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -30,10 +32,20 @@ LONG = 2**31
         (Rows(1, 65, 64, 5), F64, Way.WIDE),
         (Rows(1, 65, 128, LONG - 1), F32, Way.WIDE),
         (Rows(1, 65, 128, LONG), F32, Way.SORTED),
-        (Rows(1, 65, 1, 5), F32, Way.SINGLY),
         (Rows(1, 65, 1, 1000), F32, Way.SORTED),
-        (Rows(1, 2**19 - 1, 1, 5), F32, Way.SINGLY),
-        (Rows(1, 2**19, 1, 5), F32, Way.TOGETHER),
+        (Rows(1, 2**19 - 1, 1, 2**18), F32, Way.SINGLY),
+        (Rows(1, 2**19, 1, 2**18), F32, Way.TOGETHER),
+        # Single elements, four for each destination, and below 2**24 with an initial value.
+        (Rows(1, 65, 1, 16), F32, Way.BINS),
+        (Rows(1, 65, 1, 17), F32, Way.SORTED),
+        (Rows(1, 64, 1, 16), F32, Way.FEW),
+        (Rows(1, 2**19, 1, 2**17), torch.bfloat16, Way.BINS),
+        (Rows(1, 2**19, 1, 2**17, True), torch.float16, Way.BINS),
+        (Rows(1, 2**24 - 2, 1, 10_000), F32, Way.BINS),
+        (Rows(1, 2**24 - 1, 1, 10_000), F32, Way.TOGETHER),
+        (Rows(1, 2**19, 1, 10_000), F64, Way.SORTED),
+        (Rows(1, 2**19, 2, 100_000), F32, Way.TOGETHER),
+        (Rows(2, 2**19, 1, 10_000), F32, Way.SORTED),
         # Cheaper sorted, while int32 has their positions.
         (Rows(1, LONG - 1, 1, 2), C128, Way.SORTED),
         (Rows(1, LONG, 1, 2), C128, Way.TOGETHER),
@@ -43,6 +55,12 @@ LONG = 2**31
 def test_sums_of_rows(shape: Rows, dtype: torch.dtype, way: Way) -> None:
     """Few rows are one launch; others are sorted where fewer bytes move, or added as integers."""
     assert choose_sum(shape, dtype, aligned=True) is way
+
+
+@pytest.mark.parametrize("unlike", [{"include_self": False}, {"mean": True}], ids=str)
+def test_sums_without_bins(unlike: dict[str, bool]) -> None:
+    """Bins do not say whether a destination has an addend, nor how many: other ways count them."""
+    assert choose_sum(Rows(1, 2**19, 1, 10_000), F32, **unlike) is Way.TOGETHER
 
 
 @pytest.mark.parametrize("unlike", [{"aligned": False}, {"mean": True}], ids=str)
@@ -114,9 +132,37 @@ def test_products(shape: Rows, by_row: bool, way: Way) -> None:
 )
 def test_assignments(shape: Rows, by_row: bool, way: object) -> None:
     """Destinations elect an owner unless they are very many; a row without a rival has no owner."""
-    chosen = choose_assignment(shape, by_row=by_row, shared=0 if by_row else MOST)
+    choose = partial(choose_assignment, shape, width=2, by_row=by_row)
+    chosen = choose(shared=0 if by_row else MOST)
     assert way in (chosen, type(chosen))
-    assert choose_assignment(shape, by_row=by_row, unique=True, shared=MOST) is Way.DIRECT
+    assert choose(unique=True, shared=MOST) is Way.DIRECT
+
+
+@pytest.mark.parametrize(
+    ("shape", "by_row", "way"),
+    [
+        (Rows(1, 64, 1, 2**30), True, Way.FEW),
+        (Rows(1, 65, 1, 1), True, Way.IN_PLACE),
+        (Rows(1, 65, 1, 2**40), True, Way.IN_PLACE),
+        (Rows(1, 2, 9, 5), False, Way.IN_PLACE),
+        (Rows(64, 300, 1, 16 * 300), False, Strips),
+        (Rows(64, 300, 1, 16 * 300 + 1), False, Way.IN_PLACE),
+        # Rows, of which each owner is by itself in the memory of the destinations.
+        (Rows(1, 65, 2000, 65 * 16), True, Way.ELECTED),
+        (Rows(1, 65, 2000, 65 * 16 + 1), True, Way.IN_PLACE),
+        (Rows(3, 65, 1, 65 * 16), True, Way.ELECTED),
+        (Rows(3, 65, 1, 2**25), True, Way.IN_PLACE),
+        # As many as 32 bits can count.
+        (Rows(1, LONG - 1, 1, 2**40), True, Way.IN_PLACE),
+        (Rows(1, LONG, 1, 2**40), True, Way.ELECTED),
+    ],
+    ids=str,
+)
+def test_words_that_hold_a_position(shape: Rows, by_row: bool, way: object) -> None:
+    """Words of four bytes and more are where their destination elects, and nothing is sorted."""
+    for width in (4, 8, 16):
+        chosen = choose_assignment(shape, width=width, by_row=by_row, shared=0 if by_row else MOST)
+        assert way in (chosen, type(chosen))
 
 
 @pytest.mark.parametrize(
@@ -136,19 +182,18 @@ def test_sizes_choose_a_share(planes: int, numel: int, out_numel: int, share: Sh
 
 
 @pytest.mark.parametrize(
-    ("planes", "sizes", "out_sizes", "flat", "apart"),
+    ("planes", "sizes", "out_sizes", "few"),
     [
-        (1024, (1, 16, 16), (1, 4, 4), True, 1024),
-        (1024, (1, 16, 16), (1, 4, 4), False, None),
-        (1024, (1, 16, 18), (1, 4, 4), True, None),
-        (1024, (1, 16, 16), (1, 4, 5), True, None),
-        (1023, (1, 16, 16), (1, 4, 4), True, None),
-        (2**15, (1, 16, 16), (1, 4, 4), True, 2**14),
-        (2, (1, 2**12, 2**12), (1, 4, 4), True, 1),
+        (1024, (1, 16, 16), (1, 4, 4), True),
+        (1024, (1, 16, 17), (1, 4, 4), True),
+        (1024, (1, 16, 16), (1, 4, 5), False),
+        (1023, (1, 16, 16), (1, 4, 4), False),
+        (2, (1, 2**12, 2**12), (1, 4, 4), True),
     ],
 )
-def test_neighbours_that_a_thread_serves(
-    planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, apart: int | None
+@pytest.mark.parametrize("flat", [True, False])
+def test_windows_that_choose_few_elements(
+    planes: int, sizes: tuple[int, ...], out_sizes: tuple[int, ...], flat: bool, few: bool
 ) -> None:
-    """Of large images with few windows a thread serves neighbours, and planes by turns."""
-    assert Pooled((planes,), sizes, out_sizes, flat).apart() == apart
+    """A thread has a window of large images with few of them, in any layout."""
+    assert Pooled((1, planes), sizes, out_sizes, flat).choose_few() is few

@@ -2,7 +2,9 @@
 
 import math
 from contextlib import nullcontext
+from itertools import product
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,10 +16,10 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import bytes_of_sum
 from detmode.cuda.strips import Strips
-from detmode.rules.grid_sampler import launch, reference
-from detmode.rules.grid_sampler.arguments import BICUBIC, backward, grid_of
+from detmode.rules.grid_sampler import gradients, launch, reference
+from detmode.rules.grid_sampler.arguments import BICUBIC, BILINEAR, NEAREST, backward, grid_of
 from detmode.rules.grid_sampler.sampling import TAPS, Sampling
-from detmode.rules.grid_sampler.ways import RUNS, GradientWay, choose
+from detmode.rules.grid_sampler.ways import FEW, MOST_TAPS, RUNS, SLOTS, GradientWay, choose
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
@@ -192,6 +194,51 @@ def test_neighbours_share_pixels(
     assert_same_in_shared_memory(dims, call, 2**14, seed)
 
 
+@given(
+    data=st.data(),
+    dims=st.sampled_from([2, 2, 3]),
+    dtype=st.sampled_from(FLOATING),
+    blocks=st.sampled_from([1, 2, 64]),
+)
+def test_a_table_of_few_taps_does_not_change_bits(
+    data: st.DataObject, dims: int, dtype: torch.dtype, blocks: int
+) -> None:
+    """A channel of up to 128 samples and 384 taps, whose sums a block has in a table.
+
+    Blocks take turns where there are more channels.
+    """
+    call = data.draw(special_calls(dtype, dims))
+    samples, mode = math.prod(call["grid"].shape[1:-1]), call["interpolation_mode"]
+    assume(mode != BICUBIC and samples <= FEW and samples * TAPS[mode] ** dims <= MOST_TAPS)
+    assert_same_in_table(dims, call, data.draw(SEEDS), blocks)
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize(
+    ("dims", "size", "out", "mode"),
+    [
+        (2, (61, 1021), (8, 12), BILINEAR),
+        (2, (61, 1021), (8, 16), NEAREST),
+        (3, (5, 61, 67), (4, 3, 4), BILINEAR),
+    ],
+)
+def test_a_full_table_has_all_pixels(
+    dtype: torch.dtype, dims: int, size: tuple[int, ...], out: tuple[int, ...], mode: int
+) -> None:
+    """As many taps as a table takes, at distinct pixels, of which many want one slot."""
+    call = backward(Maker(dtype, seed=3), (1, 2), size, out, mode, reach=0)
+    assert_same_in_table(dims, call, 5, 1)
+
+
+def assert_same_in_table(dims: int, call: dict[str, Any], seed: int, blocks: int) -> None:
+    """The gradients have the same bits if blocks, so many, add the sums in a table."""
+    expected = run(dims, call, seed, GradientWay(None, 1, 1))
+    with mock.patch.object(gradients, "MOST_BLOCKS", blocks):
+        got = run(dims, call, seed, GradientWay(None, 1, 1, few_taps=True))
+    for one, other in zip(got, expected, strict=True):
+        assert same_bits(one, other)
+
+
 def assert_same_in_shared_memory(dims: int, call: dict[str, Any], shared: int, seed: int) -> None:
     """The gradients have the same bits if blocks with so many bytes add the sums."""
     each, pixels = bytes_of_sum(call["input"].dtype), math.prod(call["input"].shape[2:])
@@ -223,8 +270,53 @@ def test_sizes_choose_a_way(
     sizes: tuple[int, int, int, int], shared: int, in_strips: bool, per_thread: int, runs: int
 ) -> None:
     """Many channels are added in shared memory, and cut into runs where samples are few."""
-    way = choose(torch.float32, 2, *sizes, shared)
-    assert (way.strips is not None, *way[1:]) == (in_strips, per_thread, runs)
+    way = choose(torch.float32, 2, 2, *sizes, shared)
+    assert (way.strips is not None, *way[1:]) == (in_strips, per_thread, runs, False)
+
+
+@pytest.mark.parametrize(
+    ("dims", "taps", "sizes", "few_taps"),
+    [
+        (2, 2, (64, 1, 1024, 96), True),
+        (2, 2, (63, 1, 1024, 96), False),
+        (2, 2, (64, 1, 1023, 96), False),
+        (2, 2, (64, 1, 1024, 97), False),
+        (2, 2, (64, 1, 1024, 0), False),
+        (2, 2, (8, 8, 2**31 - 1, 1), True),
+        (2, 2, (8, 8, 2**31, 1), False),
+        (2, 1, (64, 1, 1024, 128), True),
+        (2, 1, (64, 1, 1024, 129), False),
+        (2, 4, (64, 1, 1024, 1), False),
+        (3, 2, (64, 1, 1024, 48), True),
+        (3, 2, (64, 1, 1024, 49), False),
+    ],
+)
+def test_sizes_choose_a_table(
+    dims: int, taps: int, sizes: tuple[int, int, int, int], few_taps: bool
+) -> None:
+    """Many large channels of few samples have a table, whatever shared memory a GPU has."""
+    for dtype, shared in product(FLOATING, (48 * 1024, 227 * 1024)):
+        way = choose(dtype, dims, taps, *sizes, shared)
+        assert way.few_taps == few_taps
+        assert not (few_taps and way.strips)
+        assert SLOTS * (bytes_of_sum(dtype) + gradients.PLACE) <= 48 * 1024
+
+
+def test_a_lookup_in_large_planes() -> None:
+    """A program's own call, of 64 planes and 9 samples each, takes one launch and ATen's values."""
+    make = Maker(torch.float32)
+    input, grid = make.normal(64, 1, 33, 35), grid_of(make, (33, 35), (64, 3, 3), True)
+    input.requires_grad_()
+    with (
+        mock.patch.object(gradients, "launch_blocks", wraps=gradients.launch_blocks) as launched,
+        DeterministicMode(simulate="cuda"),
+    ):
+        F.grid_sample(input, grid, align_corners=True).sum().backward()
+    entries = [call.args[1].partition("<")[0] for call in launched.call_args_list]
+    assert entries == ["grid_sampler_few_taps", "grid_sampler_grad_grid"]
+    got, input.grad = input.grad, None
+    F.grid_sample(input, grid, align_corners=True).sum().backward()
+    assert torch.allclose(got, input.grad, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("mode", MODES)

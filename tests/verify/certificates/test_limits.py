@@ -17,6 +17,7 @@ import torch
 
 import detmode
 from detmode.cli import main
+from tests.shared.selection import todays_forms
 
 needs_compiler = pytest.mark.skipif(
     detmode.cuda.unavailable("cpu") is not None, reason="there is no C++ compiler"
@@ -104,7 +105,7 @@ def test_an_ignored_interrupt_ends_nothing() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("kind", todays_forms(ENDLESS))
 def test_a_kernel_that_does_not_end(kind: str) -> None:
     """It ends in its time, whatever it does meanwhile; the error says what to do."""
     x = torch.zeros(2, dtype=torch.int32)
