@@ -16,8 +16,16 @@ from torch.utils._pytree import tree_map_only
 from detmode.process.arguments import signature_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.table.rule_table import resolve
-from detmode.verify.cases import Case, run_aten, run_substituted, samples_of, tensors_of, widened
-from detmode.verify.claims import ClaimError, check_truth, compare_errors
+from detmode.verify.cases import (
+    Case,
+    ClaimError,
+    run_aten,
+    run_substituted,
+    samples_of,
+    tensors_of,
+    widened,
+)
+from detmode.verify.claims import check_truth, compare_errors
 
 
 def check_accuracy(case: Case, device: str) -> None:

@@ -24,8 +24,8 @@ from detmode.rules import families
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker, Sample
-from detmode.verify.cases import Case, call, matching_row, name_of, samples_of
-from detmode.verify.claims import ClaimError, check_bits
+from detmode.verify.cases import Case, ClaimError, call, matching_row, name_of, samples_of
+from detmode.verify.claims import check_bits
 
 ATEN, NATIVE, OURS = "aten", "pytorch deterministic", "detmode"
 COMPOSED, ROUND_TRIP = "composition", "cpu round trip"

@@ -4,7 +4,8 @@ from . import cuda as cuda
 from . import distributed as distributed
 from . import rules as rules
 from . import testing as testing
-from .distributed.check import RankError, check_ranks
+from .distributed.check import check_ranks
+from .distributed.check_verdict import RankError
 from .environment import doctor as doctor
 from .environment.seeding import (
     dataloader_kwargs,

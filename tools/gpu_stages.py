@@ -483,7 +483,7 @@ STAGES = (
             profiled("sorted_rows", "index", "aten::index_add", "graph_1m_edges_64"),
             profiled("scan_row", "scan", "aten::cumsum", "row_256m"),
             profiled(
-                *("grid_sampler_strips", "grid_sampler"),
+                *("grid_sampler_tiles", "grid_sampler"),
                 *("aten::grid_sampler_2d_backward", "spatial_transformer"),
             ),
         ),

@@ -154,6 +154,11 @@ RACES = (
         ("few_taps.cuh", "slot_of", "taken == pixel + 1", "taken == pixel"),
         ("few_taps.cuh", "zero_in_block", "(thread < n - behind)", "(thread + 1 < n - behind)"),
     ),
+    *_seen_by(
+        "grid_sampler/test_tiles.py",
+        ("tiles.cu", "add", "? 1 : 0", "? 0 : 0"),
+        ("grid_sampler/kernels.cu", "grid_sampler_strips", "*needed == 0", "*needed == -1"),
+    ),
     *_seen_by("test_sort.py", ("look_back.cuh", "count_before", "~(sum + count)", "~sum")),
     *_seen_by("test_host.py -k barrier", ("schedule.h", "pop_ready", "count > 1", "count > 64")),
     *_seen_by(
@@ -299,9 +304,9 @@ RANKS = (
         ("runs/ranks.py", "_causes", "(collectives_before(rank), rank)", "rank"),
         (
             "collectives.py",
-            "CollectiveNumbers.of",
-            "self._counts[group, peers] += 1",
-            "self._counts[group] += 1",
+            "numbered",
+            "counts[group, peers] += 1",
+            "counts[group] += 1",
         ),
     ),
     *_seen_by(

@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from detmode.bits.draws import Draws
+from detmode.bits import draws
 from detmode.bits.effects import Effects
-from detmode.bits.snapshot import Snapshot
+from detmode.bits.snapshot import CannotRepeatError, Snapshot
 from detmode.bits.tensors import has_data, is_capturing
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
+
+_GENERATOR = "generator"
+"""The argument by which operators of ATen take a generator."""
 
 
 def why_never(effects: Effects) -> str | None:
@@ -56,7 +59,7 @@ class StartingState:
             may write what their schemas do not say.
 
     Raises:
-        CannotCopyError: a tensor is of a kind that cannot be copied exactly.
+        CannotRepeatError: a tensor is of a kind that cannot be copied exactly.
         RuntimeError: PyTorch cannot copy it, for instance for lack of memory.
     """
 
@@ -69,8 +72,12 @@ class StartingState:
         written_alone: bool = False,
     ) -> None:
         is_known = written_alone and effects.is_atens
+        # A thread that ends meanwhile may have drawn.
+        self._is_alone = draws.is_alone()
+        self._names = effects.signature.names
         with without_modes():
-            self._draws = Draws(effects, args, kwargs)
+            self._sources = tuple(draws.sources(effects, args, kwargs))
+            self._before = [source.state() for source in self._sources]
             self._snapshot = Snapshot(
                 args,
                 kwargs,
@@ -78,6 +85,9 @@ class StartingState:
                 in_place=effects.reads_around,
                 written=effects.written(args, kwargs) if is_known else None,
             )
+        self._after: list[Any] | None = None
+        self._private: torch.Generator | None = None
+        self._is_set_back = False
 
     def again(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments as they were, with which a repeat draws the same random numbers.
@@ -86,7 +96,16 @@ class StartingState:
             CannotRepeatError: other threads might draw them too.
         """
         with without_modes():
-            return self._draws.again(*self._snapshot.copy())
+            args, kwargs = self._snapshot.copy()
+            drawn = self._drawn()
+            if _GENERATOR in self._names and len(drawn) == 1:
+                return self._with_private(drawn[0], args, kwargs)
+            if drawn and not self._is_alone:
+                raise CannotRepeatError("it draws from a generator that other threads use")
+            self._is_set_back = bool(drawn)
+            for number in drawn:
+                self._sources[number].set_state(self._before[number])
+            return args, kwargs
 
     def check(self) -> None:
         """Check that a repeat, which has just ended, started from the same state.
@@ -94,13 +113,40 @@ class StartingState:
         Raises:
             CannotRepeatError: another thread drew random numbers during the call.
         """
+        if self._private is None or self._is_alone:
+            return
         with without_modes():
-            self._draws.check()
+            if not torch.equal(self._private.get_state(), self._expected):
+                raise CannotRepeatError("another thread drew from its generator meanwhile")
 
     def resume(self) -> None:
         """Give the generators the states in which the program's own call left them."""
-        with without_modes():
-            self._draws.resume()
+        if self._is_set_back and self._after is not None:
+            with without_modes():
+                for number in self._drawn():
+                    self._sources[number].set_state(self._after[number])
+
+    def _drawn(self) -> list[int]:
+        """Return the numbers of the sources whose states the call has changed."""
+        if self._after is None:
+            self._after = [source.state() for source in self._sources]
+        states = enumerate(zip(self._before, self._after))
+        return [number for number, pair in states if self._sources[number].differs(*pair)]
+
+    def _with_private(
+        self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with a generator that nobody else has."""
+        public = self._sources[number].generator
+        assert public is not None
+        self._private = torch.Generator(public.device)
+        self._private.set_state(self._before[number])
+        assert self._after is not None
+        self._expected = self._after[number]
+        position = self._names.index(_GENERATOR)
+        if position < len(args):
+            return (*args[:position], self._private, *args[position + 1 :]), kwargs
+        return args, {**kwargs, _GENERATOR: self._private}
 
 
 def data_of(

@@ -27,7 +27,7 @@ _COMMANDS = {
 
 
 def under_detmode(
-    target: str, arguments: Sequence[str], own: Sequence[str], *, is_module: bool
+    target: str, arguments: Sequence[str], command: Sequence[str], *, is_module: bool
 ) -> list[str] | None:
     """Return the command of a launcher whose ranks run under detmode; ``None`` for no launcher.
 
@@ -36,7 +36,7 @@ def under_detmode(
     Args:
         target: the path of the program, or a module's name.
         arguments: those of the program.
-        own: detmode's command and its options.
+        command: detmode's command and its options.
         is_module: ``target`` is a module's name.
 
     Raises:
@@ -63,4 +63,4 @@ def under_detmode(
         program = ["-m", *program]  # the launcher's own flag is now about detmode
     else:
         launching.append("-m")
-    return ["-m", module, *launching, "detmode", *own, *program]
+    return ["-m", module, *launching, "detmode", *command, *program]

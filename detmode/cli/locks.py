@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
 from detmode.environment.nccl import EXCLUDING
+from detmode.process.files import FileError
 from detmode.process.rank import rank_of
 from detmode.reports.page import plural, shortened
 
 if TYPE_CHECKING:
-    from detmode.environment.known import Value
+    from detmode.environment.known import Choice
     from detmode.environment.lock.choices import Choices
     from detmode.environment.lock.drift import Drift
-    from detmode.environment.lock.lock_file import LockFile
+    from detmode.environment.lock.lock_file import Sections
     from detmode.mode.deterministic_mode import DeterministicMode
 
 ENVIRONMENT = {
@@ -29,7 +30,7 @@ ENVIRONMENT = {
 """Variables to be set before Python, CUDA or NCCL starts; a value that the user set wins."""
 
 
-def lock_here() -> LockFile:
+def lock_here() -> Sections:
     """Return the lock of this environment, as a program finds it that ``detmode run`` starts."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -40,28 +41,28 @@ def lock_here() -> LockFile:
         return lock_of(run={"rules": mode.as_locked()["rules"]})
 
 
-def read_lock(path: Path) -> LockFile:
+def read_lock(path: Path) -> Sections:
     """Read a lock.
 
     Raises:
         UsageError: there is none, or it is no lock.
     """
-    from detmode.environment.lock.lock_file import LockError, LockFile
+    from detmode.environment.lock import lock_file
 
-    with usage_errors(LockError):
-        return LockFile.read(path)
+    with usage_errors(FileError):
+        return lock_file.read(path)
 
 
-def write_lock(lock: LockFile, path: Path) -> None:
+def write_lock(lock: Sections, path: Path) -> None:
     """Write a lock, and say where it is.
 
     Raises:
         UsageError: it cannot be written.
     """
-    from detmode.environment.lock.lock_file import LockError
+    from detmode.environment.lock import lock_file
 
-    with usage_errors(LockError):
-        lock.write(path)
+    with usage_errors(FileError):
+        lock_file.write(lock, path)
     say(f"detmode: locked in {shortened(str(path))}")
 
 
@@ -80,6 +81,7 @@ class RunLock:
     """
 
     def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
+        from detmode.environment.lock import lock_file
         from detmode.environment.lock.choices import Choices
         from detmode.environment.lock.drift import differences
         from detmode.environment.lock.here import lock_of
@@ -93,18 +95,18 @@ class RunLock:
         self._warns = options.locked == "warn"
         locked = read_lock(self._path) if options.locked else None
         if locked is not None and not is_first:
-            locked = locked.without("generators")
-        run: dict[str, Value] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
+            locked = lock_file.without(locked, "generators")
+        run: dict[str, Choice] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
         with mode:
             self._here = lock_of(run=run)
-        found = differences(locked, self._here) if locked is not None else ()
+        drifts = differences(locked, self._here) if locked is not None else ()
         self.choices: Choices = Choices(locked, self._say if self._warns else None)
         """To be entered while the program runs."""
-        self._say_all(found)
+        self._say_all(drifts)
         self.refusal: str | None = None
         """The reason why the program must not start, in a line."""
-        if found and not self._warns:
-            differ = f"{plural(len(found), 'choice')} not as in {shortened(str(self._path))}"
+        if drifts and not self._warns:
+            differ = f"{plural(len(drifts), 'choice')} not as in {shortened(str(self._path))}"
             self.refusal = f"refused: {differ}"
             say(f"detmode: {self.refusal}; --locked=warn goes on")
 
@@ -115,9 +117,7 @@ class RunLock:
             The exit code of the run.
         """
         if self._writes and status == 0:
-            from detmode.environment.lock.lock_file import LockFile
-
-            write_lock(LockFile({**self._here.sections, **self.choices.sections}), self._path)
+            write_lock({**self._here, **self.choices.sections}, self._path)
         elif self._writes:
             file = shortened(str(self._path))
             say(f"detmode: note: no {file}, as the program failed")
@@ -127,9 +127,9 @@ class RunLock:
         self._say_all(late)
         return int(bool(self.choices.found or late) and not self._warns)
 
-    def _say_all(self, found: Iterable[Drift]) -> None:
-        for each in found:
-            self._say(each)
+    def _say_all(self, drifts: Iterable[Drift]) -> None:
+        for drift in drifts:
+            self._say(drift)
 
-    def _say(self, found: Drift) -> None:
-        say(f"detmode: {found}")
+    def _say(self, drift: Drift) -> None:
+        say(f"detmode: {drift}")

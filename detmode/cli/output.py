@@ -98,11 +98,10 @@ def check_output(options: argparse.Namespace) -> None:
             raise UsageError(f"--quiet prints the verdict alone; give {form} a file, with -o")
     files = _files(options)
     for place, (option, _, path, _) in enumerate(files):
-        for other in files[:place]:
-            if other.path == path:
-                raise UsageError(
-                    f"{other.option} and {option}: both would be written to {shortened(str(path))}"
-                )
+        for earlier in files[:place]:
+            if earlier.path == path:
+                both = f"{earlier.option} and {option}"
+                raise UsageError(f"{both}: both would be written to {shortened(str(path))}")
         if path != STDOUT:
             _check_writable(option, path)
 
@@ -231,8 +230,8 @@ def _write(path: Path, text: str) -> None:
     try:
         replace_file(path, content)
     except OSError as error:
-        kept = _keep(content, path.suffix)
-        raise UsageError(f"cannot write {shortened(str(path))}: {error.strerror}{kept}") from error
+        where = _keep(content, path.suffix)
+        raise UsageError(f"cannot write {shortened(str(path))}: {error.strerror}{where}") from error
 
 
 def _keep(content: bytes, suffix: str) -> str:

@@ -119,7 +119,7 @@ def _with_defaults(
     """Return the options of a command with those that the project chooses.
 
     Raises:
-        ProjectError: the project's table is wrong.
+        FileError: the project's table is wrong.
     """
     typed = {word.partition("=")[0] for word in arguments[: -len(options.program)]}
     words: list[str] = []

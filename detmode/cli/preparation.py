@@ -27,10 +27,10 @@ def prepared(options: argparse.Namespace) -> Program:
     if options.cuda_on_cpu and getattr(options, "simulate", "cuda") is None:
         raise UsageError("--cuda-on-cpu runs CUDA's calls on the CPU; give --simulate cuda as well")
     # Python itself drops a "--" before the program.
-    target, *given = options.program[options.program[:1] == ["--"] :]
-    _start_over(options, target, given)
+    target, *arguments = options.program[options.program[:1] == ["--"] :]
+    _start_over(options, target, arguments)
     try:
-        return Program(target, given, is_module=options.is_module, is_code=options.is_code)
+        return Program(target, arguments, is_module=options.is_module, is_code=options.is_code)
     except OSError as error:
         raise UsageError(f"cannot open {target!r}: {error.strerror}") from error
     except ImportError as error:
@@ -50,12 +50,12 @@ def _start_over(options: argparse.Namespace, target: str, program: list[str]) ->
     missing = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     missing = missing if has_mode else {}
     arguments: list[str] = options.arguments
-    own = arguments[: len(arguments) - len(options.program)]
+    ours = arguments[: len(arguments) - len(options.program)]
     again: list[str] | None = None
     if not options.is_code:
-        own = [word for word in own if word != "-m"]  # it was about the launcher
+        ours = [word for word in ours if word != "-m"]  # it was about the launcher
         with usage_errors(ValueError):
-            again = under_detmode(target, program, own, is_module=options.is_module)
+            again = under_detmode(target, program, ours, is_module=options.is_module)
     on_windows = sys.platform == "win32"
     if again is None:
         if not missing:

@@ -215,8 +215,8 @@ def _hide_own_frames(lines: traceback.TracebackException) -> None:
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        kept = [frame for frame in one.stack if not _is_own(frame.filename)]
-        one.stack = traceback.StackSummary.from_list(kept)
+        frames = [frame for frame in one.stack if not _is_own(frame.filename)]
+        one.stack = traceback.StackSummary.from_list(frames)
         todo += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
 
 

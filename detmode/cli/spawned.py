@@ -124,7 +124,7 @@ class Spawned:
 
         return start_processes
 
-    def report(self, own: Report, patience: float) -> Report:
+    def report(self, local: Report, patience: float) -> Report:
         """Return the report of this process, with the rows of those that it has started."""
         reports: list[Report] = []
         missing: dict[str, list[int]] = {}
@@ -138,5 +138,5 @@ class Spawned:
             for name, reason in absent.items():
                 missing.setdefault(DIED if have_ended else reason, []).append(names[name])
         if not self._started:
-            return own
-        return of_ranks(own, reports, max(each.count for each in self._started), missing)
+            return local
+        return of_ranks(local, reports, max(s.count for s in self._started), missing)

@@ -88,7 +88,8 @@ def sum_to_zeros(
         threads: of the kernel.
         result: contiguous.
         addends: an upper bound of the number of addends of any element of ``result``.
-        arguments: the kernel's other arguments.
+        arguments: the kernel's other arguments. Where ``needed`` is one and points at 0,
+            ``result`` is left as it is.
     """
     n, bits = result.numel(), headroom(addends)
     keys, sums = _buffers(result, n)
@@ -98,4 +99,5 @@ def sum_to_zeros(
     launch(
         source, f"finish_sums<{ctype(result.dtype)}>", -(-n // 2),
         keys=keys, sums=sums, result=result, n=n, headroom=bits,
+        needed=arguments.get("needed"),
     )  # fmt: skip

@@ -244,10 +244,11 @@ class Recorder(TorchDispatchMode):
         return True
 
     def _note_copy(self, target: Tensor, source: Tensor) -> None:
+        if target.numel() == 0:
+            return
         to, of = self._view(target), self._view(source)
         if to.form == of.form and is_dense(to.form):
-            if to.form.nbytes:
-                self._note(Copy(to.place, of.place, to.form.nbytes))
+            self._note(Copy(to.place, of.place, to.form.nbytes))
         else:
             self._note(StridedCopy(to, of))
 

@@ -53,13 +53,13 @@ def kernels_of(text: str) -> dict[str, tuple[Parameter, ...]]:
         # Commas in the arguments of a template separate no parameters.
         while "<" in declared:
             declared = re.sub(r"<[^<>]*>", "", declared)
-        found = []
+        parameters = []
         for parameter in filter(None, map(str.strip, declared.split(","))):
             called = parameter.split()[-1].lstrip("*")
             kind = parameter.removesuffix(called).strip()
             kind = "pointer" if "*" in kind else kind.removeprefix("const ")
-            found.append(Parameter(called, kind, structs.get(kind, ())))
-        kernels[name] = tuple(found)
+            parameters.append(Parameter(called, kind, structs.get(kind, ())))
+        kernels[name] = tuple(parameters)
     return kernels
 
 
@@ -67,10 +67,10 @@ def _members(body: str) -> tuple[tuple[str, str], ...]:
     """The members of a plain struct of numbers; none of another one."""
     declarations = [_MEMBERS.fullmatch(line) for line in body.split(";")[:-1]]
     return tuple(
-        (name.strip(), found[1])
-        for found in declarations
-        if found is not None and None not in declarations
-        for name in found[2].split(",")
+        (name.strip(), match[1])
+        for match in declarations
+        if match is not None and None not in declarations
+        for name in match[2].split(",")
     )
 
 
@@ -97,7 +97,7 @@ class KernelSignature:
     def __init__(self, where: str, parameters: tuple[Parameter, ...]) -> None:
         self.where = where
         self.parameters = parameters
-        self.pointers = [i for i, each in enumerate(parameters) if each.kind == "pointer"]
+        self.pointers = [i for i, (_, kind, _) in enumerate(parameters) if kind == "pointer"]
         # Those of the pointers come first, so that one call writes all.
         pointer_words = iter(range(len(self.pointers)))
         self.n_words = len(self.pointers)

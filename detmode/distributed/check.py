@@ -29,7 +29,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from detmode.distributed.begun_check import MOST_SHARDS, BegunCheck, agree
 from detmode.distributed.check_verdict import (
     Held,
-    Verdict,
+    RankError,
     ranks_text,
     verdict_on_steps,
     verdict_on_tensors,
@@ -46,29 +46,6 @@ _GRACE = 2.0
 """The seconds for which ranks may be behind after a connection has failed, and count as present."""
 _FAULT = "fault"
 _made = itertools.count()
-
-
-class RankError(RuntimeError):
-    """Ranks differ in what must be equal, or a rank takes no part in a check.
-
-    >>> try:
-    ...     with detmode.check_ranks(torch.nn.Linear(2, 1)) as check:
-    ...         check.compare()
-    ... except detmode.RankError as error:
-    ...     print(error.ranks, error.tensor)
-
-    Attributes:
-        ranks: the ranks that differ from the majority, or take no part; all that are involved if
-            one cannot tell.
-        tensor: the name of the first tensor that differs; ``None`` if no tensor does.
-        step: the number of the optimizer's step after which the check was made.
-    """
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.text)
-        self.ranks = verdict.ranks
-        self.tensor = verdict.tensor
-        self.step = verdict.step
 
 
 class check_ranks:
@@ -285,11 +262,9 @@ class check_ranks:
             return ask(*args)
         except RuntimeError as error:
             raise RankError(
-                Verdict(
-                    "check_ranks: the store of the process group cannot be reached, so that the "
-                    f"process that holds it, mostly that of rank 0, has ended: {_brief(error)}",
-                    *((), None, self._steps),
-                )
+                "check_ranks: the store of the process group cannot be reached, so that the "
+                f"process that holds it, mostly that of rank 0, has ended: {_brief(error)}",
+                step=self._steps,
             ) from error
 
     def _knows_of_fault(self) -> bool:
@@ -298,9 +273,9 @@ class check_ranks:
 
     def _raise_if_told(self) -> None:
         if self._knows_of_fault():
-            verdict = Verdict.from_json(self._reached(self._store.get, _FAULT))
+            verdict = RankError.from_json(self._reached(self._store.get, _FAULT))
             assert verdict is not None
-            raise RankError(verdict)
+            raise verdict
 
     def _lost(self, check: BegunCheck, error: Exception | None) -> NoReturn:
         """Raise for a check that does not end, with the ranks that have not begun it."""
@@ -316,7 +291,7 @@ class check_ranks:
             f"check_ranks: no result of the check after step {check.step}: {who}; {why}. A rank "
             "that takes no part has ended, hangs, or makes other steps than the others"
         )
-        raise RankError(Verdict(text, tuple(behind), None, check.step)) from error
+        raise RankError(text, tuple(behind), step=check.step) from error
 
     def _behind(self, check: BegunCheck) -> list[int]:
         """Return the ranks that have not begun a check."""
@@ -328,7 +303,7 @@ class check_ranks:
                 behind.append(number)
         return behind
 
-    def _conclude(self, check: BegunCheck, find: Callable[[], Verdict | None]) -> None:
+    def _conclude(self, check: BegunCheck, find: Callable[[], RankError | None]) -> None:
         """Raise on every rank of the job what the group's first rank finds, if it finds any."""
         key = f"{check.number}/{self._group.group_name}"
         if self._rank == 0:
@@ -337,7 +312,7 @@ class check_ranks:
                 self._reached(self._store.set, _FAULT, verdict.to_json())
             self._reached(self._store.set, key, verdict.to_json() if verdict else "null")
         else:
-            verdict = Verdict.from_json(self._awaited(check, key))
+            verdict = RankError.from_json(self._awaited(check, key))
         if verdict is None:
             return
         # The store may end with the first process that does.
@@ -346,7 +321,7 @@ class check_ranks:
             self._store.add(f"{key}/read", 1)
             while self._store.add(f"{key}/read", 0) < len(self._ranks) and time.monotonic() < end:
                 time.sleep(_PAUSES[1])
-        raise RankError(verdict)
+        raise verdict
 
     def _awaited(self, check: BegunCheck, key: str) -> bytes:
         """Return what another rank writes to the store."""
@@ -357,7 +332,7 @@ class check_ranks:
         value: bytes = self._reached(self._store.get, key)
         return value
 
-    def _judge(self, check: BegunCheck) -> Verdict | None:
+    def _judge(self, check: BegunCheck) -> RankError | None:
         """Find the verdict from the digests that all ranks have written."""
         held = {}
         for rank, number in enumerate(self._ranks):

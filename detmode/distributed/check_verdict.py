@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 _LISTED = 5
 """The most names that a verdict lists."""
@@ -26,45 +26,51 @@ class Held:
     digest: str
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The finding of a check that found a difference.
+class RankError(RuntimeError):
+    """Ranks differ in what must be equal, or a rank takes no part in a check.
+
+    >>> try:
+    ...     with detmode.check_ranks(torch.nn.Linear(2, 1)) as check:
+    ...         check.compare()
+    ... except detmode.RankError as error:
+    ...     print(error.ranks, error.tensor)
 
     Attributes:
-        text: the finding in words.
-        ranks: the ranks that differ from the majority; all that are involved if there is none.
+        ranks: the ranks that differ from the majority, or take no part; all that are involved if
+            one cannot tell.
         tensor: the name of the first tensor that differs; ``None`` if no tensor does.
-        step: the number of the step after which they were compared.
+        step: the number of the optimizer's step after which the check was made.
     """
 
-    text: str
-    ranks: tuple[int, ...]
-    tensor: str | None
-    step: int
+    def __init__(
+        self, text: str, ranks: tuple[int, ...] = (), tensor: str | None = None, step: int = 0
+    ) -> None:
+        super().__init__(text)
+        self.ranks, self.tensor, self.step = ranks, tensor, step
 
     def to_json(self) -> str:
-        """Return the verdict as text that :meth:`from_json` reads."""
-        return json.dumps(asdict(self))
+        """Return the error as text that :meth:`from_json` reads."""
+        return json.dumps([str(self), self.ranks, self.tensor, self.step])
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Verdict | None:
-        """Return the verdict that :meth:`to_json` wrote; ``None`` for JSON's ``null``."""
+    def from_json(cls, text: str | bytes) -> RankError | None:
+        """Return the error that :meth:`to_json` wrote; ``None`` for JSON's ``null``."""
         fields = json.loads(text)
-        return fields and cls(**{**fields, "ranks": tuple(fields["ranks"])})
+        return fields and cls(fields[0], tuple(fields[1]), *fields[2:])
 
 
-def verdict_on_steps(steps: Mapping[int, int]) -> Verdict | None:
+def verdict_on_steps(steps: Mapping[int, int]) -> RankError | None:
     """Return the verdict on the numbers of steps that the ranks have made; ``None`` if equal."""
     parties = _parties(steps)
     if len(parties) == 1:
         return None
     counts = " and ".join(f"{ranks_text(party)} made {steps[party[0]]}" for party in parties)
-    return Verdict(f"check_ranks: {counts} steps", _suspects(parties), None, max(steps.values()))
+    return RankError(f"check_ranks: {counts} steps", _suspects(parties), None, max(steps.values()))
 
 
 def verdict_on_tensors(
     held: Mapping[int, Mapping[str, Held]], step: int, agreed: int | None
-) -> Verdict | None:
+) -> RankError | None:
     """Return the verdict on what the ranks hold; ``None`` if all is as it should be.
 
     Args:
@@ -96,7 +102,7 @@ def verdict_on_tensors(
             ". Running statistics are of each rank's own batches, unless the module is a "
             f"SyncBatchNorm: ignore={[f'*.{name}' for name in _RUNNING_STATISTICS]} leaves them out"
         )
-    return Verdict(text, _suspects(parties), first, step)
+    return RankError(text, _suspects(parties), first, step)
 
 
 def _difference(

@@ -14,7 +14,7 @@ import torch
 
 from detmode.environment.inductor import OPTIONS, value_of
 
-Value: TypeAlias = bool | int | float | str | list[str]
+Choice: TypeAlias = bool | int | float | str | list[str]
 """A choice as a lock keeps it."""
 
 VARIABLES = (
@@ -111,7 +111,7 @@ def is_known(name: str) -> bool:
     )
 
 
-def variables() -> dict[str, Value]:
+def variables() -> dict[str, Choice]:
     """Return the variables of the list that are set."""
     # Bytes that are no text stand in a value as surrogates, which no file may have.
     return {
@@ -121,7 +121,7 @@ def variables() -> dict[str, Value]:
     }
 
 
-def setting(name: str) -> Value | None:
+def setting(name: str) -> Choice | None:
     """Return a setting of the list; ``None`` where this PyTorch does not have it.
 
     Nothing is imported, and CUDA is not initialized.
@@ -137,23 +137,23 @@ def setting(name: str) -> Value | None:
         return None  # a build without CUDA lacks some; PyTorch's classes raise for unknown names
 
 
-def settings() -> dict[str, Value]:
+def settings() -> dict[str, Choice]:
     """Return the settings of the list that this PyTorch has."""
     return _given({name: setting(name) for name in SETTINGS})
 
 
-def compiler_options() -> dict[str, Value]:
+def compiler_options() -> dict[str, Choice]:
     """Return Inductor's options with which timing would decide bits; none before it is loaded."""
     return _given(
         {f"{option.module}.{option.name}": _plain(value_of(option)) for option in OPTIONS}
     )
 
 
-def _given(values: dict[str, Value | None]) -> dict[str, Value]:
+def _given(values: dict[str, Choice | None]) -> dict[str, Choice]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def how_to_set(name: str, value: Value) -> str:
+def how_to_set(name: str, value: Choice) -> str:
     """Return the statement that gives a setting a value."""
     statement = SETTINGS.get(name, "")
     if not statement:
@@ -164,7 +164,7 @@ def how_to_set(name: str, value: Value) -> str:
     return statement.format(value if is_dtype else repr(value))
 
 
-def _plain(value: object) -> Value | None:
+def _plain(value: object) -> Choice | None:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return getattr(value, "name", None) or str(value)

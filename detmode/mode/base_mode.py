@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import torch
 
 from detmode.mode.decide import Decision, Policy, decide
-from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
 from detmode.mode.module_overrides import by_precision
 from detmode.mode.options import means_unlisted
@@ -54,6 +53,8 @@ class BaseMode(CompiledInside):
             than call other operators.
         unsettled: the places where the program has changed settings to which native calls are left,
             by the new value.
+        counts_native: whether all blocks so far that list have counted native calls, too; ``None``
+            before the first one.
         guests: by their identity, its levels in threads that have not entered it.
     """
 
@@ -101,6 +102,7 @@ class BaseMode(CompiledInside):
         self.counter = RowCounter(self.logger, self.interface)
         self.unlisted: dict[str, None] = {}
         self.unsettled: dict[str, str] = {}
+        self.counts_native: bool | None = None
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._said: set[str] = set()
 
@@ -132,7 +134,6 @@ class BaseMode(CompiledInside):
                 # The forward of a call is known only once its place has been looked up.
                 if not self.forwards_overridden:
                     info.plans = plans_of(info, self.table, self.policy, self.simulate)
-            Detours.look_again()
             self.overloads[operator] = info
             if is_elementwise(func):
                 self.elementwise.add(operator)

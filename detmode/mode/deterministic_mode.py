@@ -13,27 +13,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import torch
 import wrapt
-from torch._guards import TracingContext
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from detmode import cuda
 from detmode.cuda import native
-from detmode.environment.known import Value
-from detmode.mode import listed, messages
+from detmode.environment.known import Choice
+from detmode.mode import detours, listed, messages
+from detmode.mode.acting_mode import acting_mode
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
-from detmode.mode.detours import Detours
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
 from detmode.mode.interception import DeterminismWarning as DeterminismWarning
-from detmode.mode.levels import Level, innermost_mode, open_levels
+from detmode.mode.levels import Level
 from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
+from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
-from detmode.mode.substitution import validations
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
@@ -44,8 +41,7 @@ from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
 from detmode.sites.native_memory import process
 from detmode.table.names import K, Overrides
-from detmode.table.rule import Substitute
-from detmode.table.rule_table import RuleTable, resolve
+from detmode.table.rule_table import RuleTable
 
 if TYPE_CHECKING:
     from detmode.mode.recheck import Recheck
@@ -175,7 +171,7 @@ class DeterministicMode(BaseMode):
         # From the first block on, if calls are made twice.
         self.rechecked: Recheck | None = None
 
-    def as_locked(self) -> dict[str, Value]:
+    def as_locked(self) -> dict[str, Choice]:
         """Return the section that the mode has in a lock: the arguments on which bits depend."""
         return {"mode": self._as_call("schedule_seed", "summary"), "rules": self.table.fingerprint}
 
@@ -230,7 +226,7 @@ class DeterministicMode(BaseMode):
         level = self._level()
         hand_over_to(type(level))
         choose_for_block(self.policy.warn_only, self._fill, undo)
-        Detours(_prefers_plain_operator, _meets, undo)
+        detours.replace(undo)
         callbacks_at_once(undo)
         if self.simulate:
             cuda.host.choose_schedule(self._schedule_seed, undo)
@@ -330,6 +326,8 @@ class DeterministicMode(BaseMode):
             head["failure"] = self._failure
         if self.intercepts_listed:
             head["intercept"] = "listed"
+            if self.counts_native:
+                head["counts_native"] = True
         if self.unsettled:
             head["unsettled"] = list(self.unsettled.values())
         if self.simulate is not None:
@@ -347,6 +345,10 @@ class DeterministicMode(BaseMode):
         if unused := unmatched(self.module_overrides, self.counter.modules()):
             head["unmatched"] = unused
         return self.counter.report(head)
+
+    def _look_up(self, func: Any) -> OverloadInfo | None:
+        detours.look_again()
+        return super()._look_up(func)
 
     def _unmet(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -379,48 +381,5 @@ def _follow_compilation() -> None:
 
 def current_mode() -> DeterministicMode | None:
     """Return the innermost mode that acts in this thread, or in this autograd thread."""
-    level = listed.acting()
-    if level is None:
-        entered, stack = open_levels(), _get_current_dispatch_mode_stack()
-        level = next((entry for entry in reversed(stack) if entry in entered), None)
-    mode = None if level is None else level.mode
+    mode = acting_mode()
     return mode if isinstance(mode, DeterministicMode) else None
-
-
-def _mode_of_python() -> BaseMode | None:
-    """Return the mode that meets what PyTorch's Python code calls, now or when it is compiled."""
-    # A compiler turns dispatch modes off while it traces.
-    return innermost_mode() if TracingContext.try_get() is not None else current_mode()
-
-
-def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
-    """Return whether the plain operator replaces a detour, as its backward has a substitute."""
-    mode = _mode_of_python()
-    if mode is None or not mode.policy.substitute:
-        return False
-    if input.is_meta:
-        return mode.simulate is not None
-    if not input.is_cuda:
-        return False
-    func = resolve(backward)
-    rows = mode.table.get(func) if func is not None else ()
-    return any(isinstance(row.rule.action, Substitute) for row in rows) and (
-        isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
-    )
-
-
-def _meets(alert: str) -> bool:
-    """Return whether to skip an alert in Python: of an operator that the mode itself handles.
-
-    torchvision alerts before it calls the operator; PyTorch, where a compiler asks for the shape of
-    a result, before there is anything to run.
-    """
-    if validations.here():
-        return True
-    mode = _mode_of_python()
-    return mode is not None and any(
-        alert in map(row.rule.alert_for, ("functional", "out"))
-        # It may have been loaded after the block was entered.
-        and not (mode.intercepts_listed and not listed.registered(row.rule.op))
-        for row in mode.table
-    )

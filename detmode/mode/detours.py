@@ -17,19 +17,19 @@ import importlib
 import sys
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+from detmode import cuda
+from detmode.mode import listed
+from detmode.mode.acting_mode import mode_of_python
+from detmode.mode.substitution import validations
 from detmode.process.patched import Patched
 from detmode.process.undo import Undo
-
-Wants = Callable[[str, torch.Tensor], bool]
-"""Given the backward operator's name and the input: whether the plain operator is to run."""
-
-Meets = Callable[[str], bool]
-"""Given the caller name of torchvision's alert: whether a mode meets the operator itself."""
-
+from detmode.table.rule import Substitute
+from detmode.table.rule_table import resolve
 
 Plain = tuple[Callable[..., Any] | None, str]
 """A plain operator, and the name of its backward."""
@@ -62,30 +62,21 @@ def _vision() -> ModuleType | None:
     return loaded if loaded and hasattr(torch.ops.torchvision, "roi_align") else None
 
 
-class Detours:
-    """The stand-ins, installed while at least one block is open.
+def replace(undo: Undo) -> None:
+    """Install the stand-ins until ``undo`` runs, and as long as another block needs them.
 
-    Args:
-        wants: asked at each call, so that other threads, and modes that leave the detours as
-            PyTorch has them, get the decomposition.
-        meets: asked at each alert in Python, so that other threads get it.
-        undo: takes the stand-ins out when no other block needs them.
+    They ask at each call for the mode that acts: other threads, and modes that leave the detours as
+    PyTorch has them, get the decomposition and the alert.
     """
+    importlib.import_module("torch._decomp.decompositions")
+    for attribute in STAND_INS:
+        attribute.until(undo)
 
-    _wants: ClassVar[Wants]
-    _meets: ClassVar[Meets]
 
-    def __init__(self, wants: Wants, meets: Meets, undo: Undo) -> None:
-        importlib.import_module("torch._decomp.decompositions")
-        Detours._wants, Detours._meets = staticmethod(wants), staticmethod(meets)
-        for attribute in STAND_INS:
-            attribute.until(undo)
-
-    @staticmethod
-    def look_again() -> None:
-        """Install what is missing: torchvision may be imported, or compile its own, in a block."""
-        for attribute in STAND_INS:
-            attribute.look_again()
+def look_again() -> None:
+    """Install what is missing: torchvision may be imported, or compile its own, in a block."""
+    for attribute in STAND_INS:
+        attribute.look_again()
 
 
 def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,11 +84,11 @@ def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Call
     def stand_in(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             function, backward = plain(input, *args)
-            if function is not None and Detours._wants(backward, input):
+            if function is not None and _prefers_plain_operator(backward, input):
                 return function(input, *args)
         result = original(input, *args, **kwargs)
         # torchvision's puts a compiled one in its own place.
-        Detours.look_again()
+        look_again()
         return result
 
     return stand_in
@@ -106,10 +97,43 @@ def _stand_in(plain: Callable[..., Plain], original: Callable[..., Any]) -> Call
 def _quiet(original: Callable[[str], None]) -> Callable[[str], None]:
     @functools.wraps(original)
     def stand_in(caller: str) -> None:
-        if not Detours._meets(caller):
+        if not _meets(caller):
             original(caller)
 
     return stand_in
+
+
+def _prefers_plain_operator(backward: str, input: torch.Tensor) -> bool:
+    """Return whether the plain operator replaces a detour, as its backward has a substitute."""
+    mode = mode_of_python()
+    if mode is None or not mode.policy.substitute:
+        return False
+    if input.is_meta:
+        return mode.simulate is not None
+    if not input.is_cuda:
+        return False
+    func = resolve(backward)
+    rows = mode.table.get(func) if func is not None else ()
+    return any(isinstance(row.rule.action, Substitute) for row in rows) and (
+        isinstance(input, FakeTensor) or cuda.unavailable("cuda") is None
+    )
+
+
+def _meets(alert: str) -> bool:
+    """Return whether to skip an alert in Python: of an operator that the mode itself handles.
+
+    torchvision alerts before it calls the operator; PyTorch, where a compiler asks for the shape of
+    a result, before there is anything to run.
+    """
+    if validations.here():
+        return True
+    mode = mode_of_python()
+    return mode is not None and any(
+        alert in map(row.rule.alert_for, ("functional", "out"))
+        # It may have been loaded after the block was entered.
+        and not (mode.intercepts_listed and not listed.registered(row.rule.op))
+        for row in mode.table
+    )
 
 
 def _loaded(module: str) -> Callable[[], ModuleType | None]:

@@ -33,9 +33,11 @@ class Level(Interception):
     Attributes:
         thread: the number of that thread.
         kernels: the facts that the kernels of listed operators know, if they hand the calls over.
+        counts_native: true if it counts native calls, too, without a price for them.
         owner: of one that acts in a thread that has not entered the mode, the level of the block.
     """
 
+    counts_native = False
     owner: Level | None = None
 
     def __init__(self, mode: BaseMode) -> None:
@@ -68,6 +70,14 @@ class Level(Interception):
         off = functools.partial(take_off, self, [])
         undo.note(functools.partial(undo.run_in_thread, off))
         TorchDispatchMode.__enter__(self)
+
+    @property
+    def decides_on_native(self) -> bool:
+        """True if it decides on native calls, too, and leaves none to PyTorch's flag."""
+        return self.counts_native or self.mode.decides_on_native
+
+    def register_below(self, places: Iterable[Place]) -> None:
+        """Note the kernels that stand at places, before detmode's are registered there."""
 
     def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
         """Put kernels above those of listed operators.

@@ -112,6 +112,7 @@ class _Batch:
 
     def register(self, places: Places, level: Level) -> None:
         """Register a kernel at each place, for the level that needs them first."""
+        level.register_below(places)
         for place, kernel in _kernels_for(places):
             namespace = place.namespace
             if namespace not in self.libraries:
@@ -145,7 +146,8 @@ def enter(level: Level, undo: Undo) -> None:
     """
     undo.note(functools.partial(_lock.run, _leave, level))
     _lock.run(_enter, level)
-    if not level.mode.decides_on_native:
+    level.mode.counts_native = level.counts_native and level.mode.counts_native is not False
+    if not level.decides_on_native:
         undo.note(functools.partial(_look_at_settings, level.mode))
         changed_settings.watch(level, functools.partial(_tell, level.mode))
 
@@ -160,7 +162,7 @@ def _enter(level: Level) -> None:
                 'both blocks the same RuleTable object and arguments, or use intercept="all"'
             )
     _levels.append(level)
-    missing = places(mode.table, mode.overrides, mode.decides_on_native, mode.simulate)
+    missing = places(mode.table, mode.overrides, level.decides_on_native, mode.simulate)
     for batch in _batches:
         missing = tuple(place for place in missing if place.label not in batch.places)
     if missing:

@@ -1,9 +1,10 @@
 """Calls that the player in C++ makes for ``intercept="listed"``, and what Python teaches it.
 
 Its kernels stand above those of :mod:`detmode.mode.listed`. A call that the player does not know
-comes to Python as ever. Where that runs a substitute, it may leave the player what the next such
-call needs: the plan of the launcher, which is recorded when the arguments are met again, and the
-row in which calls at such a place are counted. What the player has made it writes to a log, from
+comes to Python as ever. Where that runs a substitute, or PyTorch's deterministic path, it may leave
+the player what the next such call needs: the plan of the launcher, which is recorded when the
+arguments are met again, or that ATen makes the call; and the row in which calls at such a place are
+counted. What the player has made it writes to a log, from
 which Python counts before it counts a call itself, and before a report.
 
 The player acts while one block is open, which lists, in no allow region, with no override: what the
@@ -38,10 +39,12 @@ from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
 from detmode.process.dispatch import untrace_dispatch
+from detmode.process.setting import outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
-from detmode.table.rule import Substitute
+from detmode.table.rule import Native
+from detmode.table.rule_table import RuleTable
 from detmode.table.variants import variant_of
 
 if TYPE_CHECKING:
@@ -51,12 +54,12 @@ if TYPE_CHECKING:
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
-_NEVER = -2
-"""The word of a plan that there is not."""
+_NATIVE, _NEVER = [-1], [-2]
+"""The words of a plan for ATen's own kernel, and of one that there is not."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
-_KEYS = {"CPU": "cpu", "CUDA": "cuda"}
-"""The keys at which the player stands, with the devices of their tensors."""
+_KEYS = ("CPU", "CUDA")
+"""The keys at which the player stands."""
 _LOG = 1 << 13
 
 
@@ -88,6 +91,7 @@ class NativeLevel(Level):
 
     player: native.Player
     taught: _Taught
+    counts_native = True
 
     __torch_dispatch__ = Level.__torch_dispatch__
 
@@ -106,6 +110,13 @@ class NativeLevel(Level):
             overload = copy.copy(overload)
             overload.plans = None
         return super().intercept(overload, args, kwargs, traced, site)
+
+    def register_below(self, places: Iterable[Place]) -> None:
+        """Note the kernels that stand at places, which make native calls."""
+        for place in places:
+            number = _op(self, place)
+            if number >= 0:
+                self.player.dm_prepare(number, _is_taught(self.mode.table, place.func))
 
     def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
         """Put the player's kernels above those at places."""
@@ -127,7 +138,8 @@ class NativeLevel(Level):
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
         run = functools.partial(super().perform, call, decision)
-        if decision.action != "substitute" or call.launches_on is None:
+        is_known = decision.action in ("substitute", "native") and decision.unavailable is None
+        if not is_known or call.launches_on is None:
             return run()
         return self.taught.perform(call, decision, run)
 
@@ -145,7 +157,7 @@ class _Taught:
 
     def __init__(self, player: native.Player, mode: BaseMode) -> None:
         self._player = player
-        self._counter, self._paths = mode.counter, mode.counter.paths
+        self._rules, self._counter, self._paths = mode.table, mode.counter, mode.counter.paths
         self._paths.on_rename = self.forget
         self._is_active = False
         weakref.finalize(mode, self._end).atexit = False
@@ -173,19 +185,24 @@ class _Taught:
     def _end(self) -> None:
         self._player.dm_retire(self._table)
 
-    def is_wanted(self, func: torch._ops.OpOverload) -> bool:
-        """Return whether the call in this thread, of an overload, has something to teach."""
-        numbers = (_numbers_of_ops.get((func, device), -1) for device in _KEYS.values())
-        return any(n >= 0 and self._player.dm_pending(n, self._number) for n in numbers)
+    def is_wanted(self, func: torch._ops.OpOverload) -> int:
+        """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
+        numbers = [_numbers_of_ops.get((func, key), -1) for key in _KEYS]
+        wanted = max(self._player.dm_pending(n, self._number) for n in numbers)
+        # The kernel may be there for a block with another table.
+        return wanted if wanted and _is_taught(self._rules, func) else 0
 
     def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
-        """Make a call by its launcher, and teach the player."""
-        number = _numbers_of_ops.get((call.func, str(call.launches_on)), -1)
-        wanted = self._player.dm_pending(number, self._number) if number >= 0 else 0
+        """Make a call by its launcher, or by ATen, and teach the player."""
+        wanted = self.is_wanted(call.func)
         if not wanted:
             return run()
         row = self._rows.setdefault((call.row, decision), len(self._rows))
-        if wanted == 2 and not is_captured(call.tensors):
+        if decision.action == "native":
+            result = run()
+            if wanted == 2:
+                self._add_words(_NATIVE, row)
+        elif wanted == 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
             self._add_plan(call, recorder.plan(result), recorder.problem, row)
@@ -198,11 +215,15 @@ class _Taught:
 
     def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
         words = None
-        if plan is not None and plan.device == call.launches_on:
+        if not _is_played(call.func):
+            problem = "it writes to what it is given"
+        elif plan is not None and plan.device == call.launches_on:
             words = plan.words(functools.partial(self._number_of, call))
         if words is None:
             refuse(call, problem or "it calls an operator that allocates")
-            words = [_NEVER]
+        self._add_words(words or _NEVER, row)
+
+    def _add_words(self, words: list[int], row: int) -> None:
         self._left["plans"] -= 1
         packed = (ctypes.c_int64 * len(words))(*words)
         self._player.dm_add_plan(self._table, row, packed, len(words))
@@ -316,6 +337,9 @@ def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = _Memory(player)
     player.dm_host_step(host_steps.make)
+    player.dm_holds(outside_python.holds)
+    outside_python.here = player.dm_native_here
+    outside_python.elsewhere = player.dm_native_elsewhere
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 
@@ -324,21 +348,26 @@ _numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
 
 
 def _op(level: NativeLevel, place: Place) -> int:
-    """Return the number of an operator at a key; -1 if the player leaves its calls to Python."""
-    rows = [row.rule for row in level.mode.table.get(place.func)]
-    if (
-        place.key not in _KEYS
-        or not place.decides
-        or variant_of(place.func) == "out"
-        or (variant_of(place.func) == "functional" and place.func._schema.is_mutable)
-        or any(rule.when.environment is not None for rule in rows)
-        or not any(isinstance(rule.action, Substitute) and rule.action.launches for rule in rows)
-    ):
+    """Return the number of an operator at a key; -1 if the player stands not there."""
+    if place.key not in _KEYS or not place.decides:
         return -1
     if place.label not in _ops:
         schema = place.func._schema
         names = schema.name.encode(), schema.overload_name.encode(), place.key.encode()
         number = _ops[place.label] = level.player.dm_op(*names)
         if number >= 0:
-            _numbers_of_ops[place.func, _KEYS[place.key]] = number
+            _numbers_of_ops[place.func, place.key] = number
     return _ops[place.label]
+
+
+def _is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
+    """Return whether the player makes calls of an overload: their key has all that decides."""
+    rules = [row.rule for row in table.get(func)]
+    return all(rule.when.environment is None for rule in rules) and any(
+        isinstance(rule.action, Native) or rule.launches for rule in rules
+    )
+
+
+def _is_played(func: torch._ops.OpOverload) -> bool:
+    """Return whether substitutes of an overload are: they write to ``self`` at most."""
+    return variant_of(func) == "inplace" or not func._schema.is_mutable

@@ -26,7 +26,7 @@ Name = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]], str | 
 """Returns the name under which a call counts; ``None`` if it does not count."""
 
 
-class Witness:
+class Witness(CompiledInside):
     """Counts the calls that other threads make.
 
     Args:
@@ -34,14 +34,17 @@ class Witness:
         beside_modes: also count those of a thread in which a mode acts, and what it calls.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, name: Name, *, beside_modes: bool = False) -> None:
+        TorchDispatchMode.__init__(self)
         self._name = name
         self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
     def in_this_thread(self) -> acting:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
-        return acting(_Counting(self._name, self.counts, self._beside_modes))
+        return acting(self)
 
     @property
     def total(self) -> int:
@@ -58,14 +61,6 @@ class Witness:
         names += f" and {more} more" if more > 0 else ""
         return f"{plural(counts.total(), 'call')} of other threads ({names})"
 
-
-class _Counting(CompiledInside):
-    supports_higher_order_operators = True
-
-    def __init__(self, name: Name, counts: Counter[str], beside_modes: bool) -> None:
-        TorchDispatchMode.__init__(self)
-        self._name, self._counts, self._beside_modes = name, counts, beside_modes
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -80,5 +75,5 @@ class _Counting(CompiledInside):
         if self._beside_modes or innermost() is None:
             name = self._name(func, args, kwargs)
             if name is not None:
-                self._counts[name] += 1
+                self.counts[name] += 1
         return caller_of(func)(*with_tensors(func, args), **kwargs)

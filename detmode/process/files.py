@@ -23,6 +23,10 @@ from typing import IO, Any
 _STANDARD_STREAMS = (1, 2)
 
 
+class FileError(ValueError):
+    """A file of the user's that is not what it should be: one line with its name and the remedy."""
+
+
 def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666) -> None:
     """Write a file atomically: a concurrent reader sees the old file or the new one.
 
@@ -137,6 +141,22 @@ def remove_folder(path: Path, owner: int) -> None:
     """Remove a folder in the process that made it, and not in a forked one."""
     if os.getpid() == owner:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def parsed_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a text in TOML that others wrote.
+
+    Raises:
+        ValueError: it is no TOML, or nested too deeply.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def parsed_json(text: str | bytes) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from detmode.process.checked import checked
-from detmode.process.files import read_file
+from detmode.process.files import FileError, parsed_toml, read_file
 from detmode.process.spelling import did_you_mean
 
 OPTIONS = {
@@ -26,15 +25,11 @@ _NAME = "pyproject.toml"
 _MOST = 1 << 24
 
 
-class ProjectError(ValueError):
-    """A project's table has an option that there is not, or a value of the wrong type."""
-
-
 def defaults_for(folder: Path) -> dict[str, Any]:
     """Return the options that the project around a folder has chosen, by name; empty without one.
 
     Raises:
-        ProjectError: the file is no TOML, or an option is unknown or has a wrong value.
+        FileError: the file is no TOML, or an option is unknown or has a wrong value.
     """
     for place in (folder, *folder.parents):
         if (file := place / _NAME).is_file():
@@ -66,23 +61,19 @@ def _table(file: Path) -> Any:
         return {}  # nothing is asked for
     if "tool.detmode" not in content:
         return {}
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(content).get("tool", {}).get("detmode", {})
+        return parsed_toml(content).get("tool", {}).get("detmode", {})
     except ValueError as error:
-        raise ProjectError(f"{file} is no TOML: {error}") from error
+        raise FileError(f"{file} is no TOML: {error}") from error
 
 
 def _checked(file: Path, table: Any) -> dict[str, Any]:
     for name, value in dict(table).items():
         if name not in OPTIONS:
             hint = did_you_mean(name, OPTIONS) or f"; there are {', '.join(OPTIONS)}"
-            raise ProjectError(f"{file}: [tool.detmode] has no option {name!r}{hint}")
+            raise FileError(f"{file}: [tool.detmode] has no option {name!r}{hint}")
         try:
             checked(OPTIONS[name], value)
         except TypeError as error:
-            raise ProjectError(f"{file}: [tool.detmode] {name}: {error}") from error
+            raise FileError(f"{file}: [tool.detmode] {name}: {error}") from error
     return dict(table)

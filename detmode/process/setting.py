@@ -8,6 +8,7 @@ that no thread mistakes a value held by another thread's call for the program's 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
@@ -31,6 +32,25 @@ PATIENCE = 60.0
 
 native_calls = Calls()
 """The calls that need PyTorch's deterministic paths."""
+
+
+class _OutsidePython:
+    """Calls of the same kind that are made without Python: none, until a player in C++ is there.
+
+    Attributes:
+        holds: the number of calls that wait for a value or hold one. While there are any, calls
+            outside Python do not begin.
+        here: returns whether the current thread is in one of them.
+        elsewhere: returns whether another thread is.
+    """
+
+    def __init__(self) -> None:
+        self.holds = ctypes.c_int(0)
+        self.here: Callable[[], int] = int
+        self.elsewhere: Callable[[], int] = int
+
+
+outside_python = _OutsidePython()
 
 
 class ConflictError(RuntimeError):
@@ -177,6 +197,7 @@ class Setting(Generic[T]):
         if hold not in self._waiting:
             # Before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
+            outside_python.holds.value += 1
         if self._must_wait(hold):
             return False
         if not self._active:
@@ -196,15 +217,18 @@ class Setting(Generic[T]):
             # Earlier calls go first, unless they wait for this thread.
             earlier = self._waiting[: self._waiting.index(hold)]
             if any(active.value != hold.value for active in earlier) and not (
-                native_calls.here() or any(active.thread == hold.thread for active in self._active)
+                native_calls.here()
+                or bool(outside_python.here())
+                or any(active.thread == hold.thread for active in self._active)
             ):
                 return True
         disturbs = self._needed != hold.value and self._read() != hold.value
-        return disturbs and native_calls.elsewhere()
+        return disturbs and (native_calls.elsewhere() or bool(outside_python.elsewhere()))
 
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:
             self._waiting.remove(hold)
+            outside_python.holds.value -= 1
         if hold not in self._active:
             return
         after = self._chosen
@@ -218,6 +242,7 @@ class Setting(Generic[T]):
         self._held = after
         self._changes += 1
         self._active.remove(hold)
+        outside_python.holds.value -= 1
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.

@@ -41,5 +41,5 @@ def where(traced: TracebackType | None) -> str:
     from detmode.sites.user_files import is_own  # needs PyTorch, and `detmode --help` does not
 
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(traced)]
-    own = [place_in(file, line) for file, line in lines if is_own(file)]
-    return f" at {shortened(own[-1])}" if own else ""
+    places = [place_in(file, line) for file, line in lines if is_own(file)]
+    return f" at {shortened(places[-1])}" if places else ""

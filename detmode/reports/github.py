@@ -20,7 +20,7 @@ def to_github(page: Page) -> str:
     """
     lines = [annotation(page.severity, f"detmode: {page.title}", page.verdict)]
     quiet = 0
-    for row in page.table.rows:
+    for row in page.rows:
         level = page.level(row.group)
         if level in ("error", "warning"):
             about = "\n".join([row.message, *(f"{name}: {text}" for name, text in row.more)])

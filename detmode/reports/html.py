@@ -37,20 +37,21 @@ def _prose(text: str) -> Markup:
 
 def _paths(lane: Lane) -> Iterator[tuple[str, str]]:
     """Yield an SVG path for each group of a lane: a bar for each bin, upon those before it."""
-    largest = max(column.calls for column in lane.columns)
+    calls = {place: sum(count for _, count in counts) for place, counts in lane.columns}
+    largest = max(calls.values())
     bars: dict[str, list[tuple[int, int, int, int]]] = {}
-    for column in lane.columns:
-        whole = column.calls * _HEIGHT / largest
+    for bin, counts in lane.columns:
+        whole = calls[bin] * _HEIGHT / largest
         top = _HEIGHT
-        for group, count in column.counts:
-            height = min(max(round(count / column.calls * whole), _SEEN), top)
+        for group, count in counts:
+            height = min(max(round(count / calls[bin] * whole), _SEEN), top)
             top -= height
             drawn = bars.setdefault(group, [])
             place, width, *like = drawn[-1] if drawn else (-1, 0, 0, 0)
-            if place + width == column.place and like == [top, height]:
+            if place + width == bin and like == [top, height]:
                 drawn[-1] = (place, width + 1, top, height)
             else:
-                drawn.append((column.place, 1, top, height))
+                drawn.append((bin, 1, top, height))
     for group, rectangles in bars.items():
         yield group, "".join(f"M{x} {y}h{w}v{h}h-{w}z" for x, w, y, h in rectangles)
 
@@ -70,7 +71,7 @@ _environment.globals |= {"labels": _LABELS, "detmode": detmode.__version__}
 
 def to_html(page: Page) -> str:
     """The page; it is the same for the same report: it names versions, and no time."""
-    counts = Counter(row.group for row in page.table.rows)
+    counts = Counter(row.group for row in page.rows)
     lanes = page.timeline.lanes if page.timeline else ()
     drawn = {group for lane in lanes for group, _ in lane.counts}
     return _environment.get_template("page.html").render(
@@ -80,9 +81,9 @@ def to_html(page: Page) -> str:
 
 def to_fragment(page: Page) -> str:
     """The part of the page that a notebook shows: the verdict, opened calls, and the first rows."""
-    more = len(page.table.rows) - _ROWS
+    more = len(page.rows) - _ROWS
     return _environment.get_template("fragment.html").render(
         page=page,
-        rows=page.table.rows[:_ROWS],
+        rows=page.rows[:_ROWS],
         more=f"{plural(more, 'more row')} in to_html()" if more > 0 else "",
     )

@@ -77,45 +77,18 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Lines under named columns."""
-
-    columns: tuple[str, ...]
-    rows: tuple[TableRow, ...]
-
-    def cells(self, columns: Sequence[str]) -> list[list[str]]:
-        """The texts of some columns, a list for each row; files as they are shown."""
-        places = [self.columns.index(name) for name in columns]
-        return [[in_a_line(shortened(row.cells[place])) for place in places] for row in self.rows]
-
-
-@dataclass(frozen=True)
-class Fact:
-    """One property of a call, in both of two runs."""
-
-    name: str
-    first: str
-    second: str
-
-    @property
-    def differs(self) -> bool:
-        """True if the two runs have different values."""
-        return self.first != self.second
-
-
-@dataclass(frozen=True)
 class Opened:
     """A call that is shown with both of its sides.
 
     Args:
         title: the reason why it is shown.
-        facts: its properties.
+        facts: its properties: the name, and the texts in the first and in the second run.
         advice: paragraphs that say what to do.
         counts: titled counts to draw: ``(title, ((label, count), ...))``.
     """
 
     title: str
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, str, str], ...]
     advice: tuple[str, ...] = ()
     counts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
 
@@ -147,7 +120,8 @@ class Page:
         severity: its weight, one of :data:`LEVELS`.
         facts: further sentences.
         groups: names by which the rows can be filtered, in the order of the legend.
-        table: the rows.
+        columns: of the table, by name.
+        rows: its lines.
         timeline: the calls in their order, by module.
         opened: calls with both sides.
         listings: further tables, opened one by one.
@@ -158,7 +132,8 @@ class Page:
     verdict: str
     severity: str
     groups: tuple[Group, ...]
-    table: Table
+    columns: tuple[str, ...]
+    rows: tuple[TableRow, ...]
     facts: tuple[str, ...] = ()
     timeline: Timeline | None = None
     opened: tuple[Opened, ...] = ()
@@ -168,6 +143,11 @@ class Page:
     def level(self, group: str) -> str:
         """Return the level of a group's rows."""
         return next(drawn.level for drawn in self.groups if drawn.name == group)
+
+    def cells(self, columns: Sequence[str]) -> list[list[str]]:
+        """The texts of some columns, a list for each row; files as they are shown."""
+        places = [self.columns.index(name) for name in columns]
+        return [[in_a_line(shortened(row.cells[place])) for place in places] for row in self.rows]
 
 
 def listed(rows: Iterable[tuple[str, str]], width: int | None = None) -> str:

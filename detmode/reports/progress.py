@@ -52,12 +52,12 @@ def counted(what: str, extent: Callable[[], tuple[int, str]]) -> Iterator[None]:
         return
     from tqdm import tqdm
 
-    class Count(tqdm):  # type: ignore[type-arg]  # not generic when it runs
+    class _Count(tqdm):  # type: ignore[type-arg]  # not generic when it runs
         # Bars of the program do not make room for it.
         _instances: ClassVar[WeakSet[Any]] = WeakSet()
         monitor_interval = 0
 
-    bar = Count(desc=what, unit=f" {extent()[1]}s", file=sys.stderr, leave=False, delay=_SECONDS)
+    bar = _Count(desc=what, unit=f" {extent()[1]}s", file=sys.stderr, leave=False, delay=_SECONDS)
     cursor, ended = _Cursor(bar.clear), threading.Event()
 
     def watch() -> None:

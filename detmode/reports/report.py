@@ -14,7 +14,7 @@ from detmode.process.files import parsed_json
 from detmode.process.interface import INTERFACES, PYTHON, Interface
 from detmode.process.rank import named
 from detmode.reports.origin import origin_of, this_process
-from detmode.reports.page import Page, Table, plural, shortened
+from detmode.reports.page import Page, plural, shortened
 from detmode.reports.report_row import ReportRow
 from detmode.reports.rows import ACTIONS, COLUMNS, ERROR, WARN, row_of, text_of
 from detmode.reports.shown import Shown
@@ -35,6 +35,7 @@ _HEAD = {"detmode": str, "torch": str, "command": list[str]}
 _OPTIONAL = {
     "interface": str,
     "intercept": str,
+    "counts_native": bool,
     "unsettled": list[str],
     "simulate": str,
     "recheck": dict[str, float],
@@ -51,7 +52,7 @@ _OPTIONAL = {
 _RECHECKED = frozenset(("rate", "calls", "sampled", "made_twice", "differing"))
 
 
-_FIELDS = tuple(each.name for each in fields(ReportRow))
+_FIELDS = tuple(item.name for item in fields(ReportRow))
 _FILTERS = (*_FIELDS, "varies", "fills_memory")
 
 
@@ -71,15 +72,16 @@ class Report(Shown):
         head: the report's origin: the versions of detmode and PyTorch, and the command;
             ``interface``, through which the mode was started, such as ``"command"``;
             ``simulate``, the type of device that CPU tensors have counted as; ``intercept``, if the
-            mode has intercepted ``"listed"`` operators alone; ``unsettled``, texts, if the program
-            has changed settings to which native calls were left; ``recheck``, if it makes calls
-            twice: ``rate``, and the numbers of ``calls`` that it has received,
-            ``sampled``, ``made_twice``, and found ``differing``; ``where``, if the rows are those
-            of a filter; ``devices``, the types of devices that the rules are about and on which
-            calls were met; ``not_seen``, calls that were not met, as texts; ``unmatched``, the
-            modules of ``overrides`` in which no listed call was made; ``failure``, the error
-            with which the program ended; and for a distributed run ``world_size``, and
-            ``missing``: for each reason why ranks have no rows here, these ranks.
+            mode has intercepted ``"listed"`` operators alone, and ``counts_native``, true if native
+            calls have been counted all the same; ``unsettled``, texts, if the program has changed
+            settings to which native calls were left; ``recheck``, if it makes calls twice:
+            ``rate``, and the numbers of ``calls`` that it has received, ``sampled``,
+            ``made_twice``, and found ``differing``; ``where``, if the rows are those of a filter;
+            ``devices``, the types of devices that the rules are about and on which calls were met;
+            ``not_seen``, calls that were not met, as texts; ``unmatched``, the modules of
+            ``overrides`` in which no listed call was made; ``failure``, the error with which the
+            program ended; and for a distributed run ``world_size``, and ``missing``: for each
+            reason why ranks have no rows here, these ranks.
 
     Args:
         records: the rows.
@@ -178,11 +180,11 @@ class Report(Shown):
             colour: the verdict and the actions in colour.
         """
         parts = [self.opening(width=width, colour=colour)]
-        page = self.page().table
+        page = self.page()
         pairs = list(zip(self.ordered(), page.rows))
         rows = tuple(row for record, row in pairs if long or not record.fills_memory)
         if rows:
-            parts.append(text_of(Table(page.columns, rows), long=long, width=width, colour=colour))
+            parts.append(text_of(replace(page, rows=rows), long=long, width=width, colour=colour))
         filling = [] if long else [record for record, _ in pairs if record.fills_memory]
         if filling:
             calls = sum(record.count for record in filling)
@@ -230,7 +232,8 @@ class Report(Shown):
             verdict=self.verdict,
             severity=self._severity(actions),
             groups=ACTIONS,
-            table=Table(columns, tuple(row_of(record, columns) for record in self.ordered())),
+            columns=columns,
+            rows=tuple(row_of(record, columns) for record in self.ordered()),
             facts=(f"Next: {self.next_step}.", *map("{}.".format, filter(None, remarks))),
             origin=origin_of(self.head),
             timeline=timeline_of(course, calls, _NAMES, what) if course else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from detmode.process.rank import written
 from detmode.process.text import in_a_line
 from detmode.reports.by_line import Entry, by_line, line_of
-from detmode.reports.page import Group, Table, TableRow, plural, shortened
+from detmode.reports.page import Group, Page, TableRow, plural, shortened
 from detmode.reports.terminal import painted, paragraphs
 from detmode.sites.source_lines import source_of
 
@@ -58,7 +58,7 @@ def row_of(record: ReportRow, columns: Sequence[str]) -> TableRow:
     )
 
 
-def text_of(shown: Table, *, long: bool, width: int | None, colour: bool) -> str:
+def text_of(shown: Page, *, long: bool, width: int | None, colour: bool) -> str:
     """Return the rows of a report as text: by their lines, or a paragraph for each."""
     levels = {group.name: group.level if colour else "none" for group in ACTIONS}
     added = shown.columns[len(COLUMNS) :]

@@ -26,7 +26,7 @@ def to_sarif(page: Page) -> str:
     lies in the repository. Its site is a related location. Files in the working directory are named
     relative to it, as ``%SRCROOT%``.
     """
-    rules = {row.rule: row for row in reversed(page.table.rows)}
+    rules = {row.rule: row for row in reversed(page.rows)}
     names = sorted(rules)
     run = {
         "tool": {
@@ -44,9 +44,9 @@ def to_sarif(page: Page) -> str:
                 "message": {"text": " ".join([row.message, *_advice(row)])},
                 "locations": _locations(row.outer_site or row.site, row.modules),
                 "relatedLocations": _locations(row.site) if row.outer_site else [],
-                "properties": dict((*zip(page.table.columns, row.cells), *row.more)),
+                "properties": dict((*zip(page.columns, row.cells), *row.more)),
             }
-            for row in page.table.rows
+            for row in page.rows
         ],
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 _BINS = 240
 _LANES = 40
@@ -15,22 +16,8 @@ _Cells = defaultdict[str, defaultdict[int, Counter[int]]]
 """For each module: of each bin how many calls of each group, by the group's rank."""
 
 
-@dataclass(frozen=True)
-class _Column:
-    """The calls of one lane in one bin of the run.
-
-    Args:
-        place: the number of the bin.
-        counts: the number of calls of each group, the most serious first.
-    """
-
-    place: int
-    counts: tuple[tuple[str, int], ...]
-
-    @property
-    def calls(self) -> int:
-        """The number of calls."""
-        return sum(count for _, count in self.counts)
+Counts: TypeAlias = tuple[tuple[str, int], ...]
+"""The number of calls of each group, the most serious first."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +26,13 @@ class Lane:
 
     Args:
         name: the module's path.
-        columns: those of the bins in which it is called.
-        counts: the number of calls of each group.
+        columns: of each bin in which it is called, the number, and the counts in it.
+        counts: those of all bins.
     """
 
     name: str
-    columns: tuple[_Column, ...]
-    counts: tuple[tuple[str, int], ...]
+    columns: tuple[tuple[int, Counts], ...]
+    counts: Counts
 
     @property
     def calls(self) -> int:
@@ -108,10 +95,10 @@ class TimelineBuilder:
         return Timeline(lanes, self._bins, self._total, calls, unit, share)
 
     def _lane(self, name: str, bins: Mapping[int, Counter[int]]) -> Lane:
-        columns = tuple(_Column(place, self._named(bins[place])) for place in sorted(bins))
+        columns = tuple((place, self._named(bins[place])) for place in sorted(bins))
         return Lane(name, columns, self._named(sum(bins.values(), Counter[int]())))
 
-    def _named(self, counts: Counter[int]) -> tuple[tuple[str, int], ...]:
+    def _named(self, counts: Counter[int]) -> Counts:
         return tuple((self._groups[rank], count) for rank, count in sorted(counts.items()))
 
 

@@ -28,25 +28,27 @@ def merged(records: Iterable[ReportRow]) -> list[ReportRow]:
 
 
 def of_ranks(
-    own: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
+    local: Report, others: Iterable[Report], world_size: int, missing: Mapping[str, list[int]]
 ) -> Report:
     """Return the one report of several ranks.
 
     Args:
-        own: the report of the process that gives it; the timeline shows its calls.
+        local: the report of the process that gives it; the timeline shows its calls.
         others: the reports of the others, of which a rank may have several.
         world_size: the number of ranks.
         missing: for each reason why ranks have no report, these ranks.
     """
-    rows = merged(row for report in (own, *others) for row in report.records)
+    rows = merged(row for report in (local, *others) for row in report.records)
     places = {row.line: place for place, row in enumerate(rows)}
-    course = [(places[own.records[row].line], module, count) for row, module, count in own.course]
-    head = united([report.head for report in (own, *others)])
+    course = [
+        (places[local.records[row].line], module, count) for row, module, count in local.course
+    ]
+    head = united([report.head for report in (local, *others)])
     head |= {"world_size": world_size, "missing": dict(missing)}
-    rechecks = [report.head["recheck"] for report in (own, *others) if "recheck" in report.head]
+    rechecks = [report.head["recheck"] for report in (local, *others) if "recheck" in report.head]
     if rechecks:
         counts = rechecks[0].keys() - {"rate"}
-        head["recheck"] = rechecks[0] | {n: sum(each[n] for each in rechecks) for n in counts}
+        head["recheck"] = rechecks[0] | {n: sum(counted[n] for counted in rechecks) for n in counts}
     return Report(rows, course, head)
 
 
@@ -60,6 +62,8 @@ def united(heads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for name in whole.keys() & {"devices", "not_seen", "unsettled"}:
         texts = [text for head in heads for text in head.get(name, ())]
         whole[name] = list(dict.fromkeys(texts))
+    if any("intercept" in head and "counts_native" not in head for head in heads):
+        whole.pop("counts_native", None)
     unmatched = [set(head.get("unmatched", ())) for head in heads]
     if nowhere := sorted(set.intersection(*unmatched)):
         return whole | {"unmatched": nowhere}

@@ -11,6 +11,7 @@ from detmode.reports.report_row import ReportRow
 
 DETERMINISTIC = "deterministic on this GPU model with this software: every call met is covered"
 UNCOUNTED = "unlisted calls, and those left to PyTorch's flag, were not counted"
+UNLISTED = "unlisted calls were not counted"
 ELSEWHERE = "are on other nodes, each of which gives a report"
 """The reason why ranks have no rows in the report of a node that is not theirs."""
 NO_CALL = "no call ran on a GPU"
@@ -72,7 +73,9 @@ def has_met(rows: Sequence[ReportRow], head: Mapping[str, Any]) -> bool:
 
 def limits_of(head: Mapping[str, Any]) -> list[str]:
     """Return what the verdict on a report with this head leaves out."""
-    limits = [UNCOUNTED] * (head.get("intercept") == "listed")
+    limits = []
+    if head.get("intercept") == "listed":
+        limits.append(UNLISTED if head.get("counts_native") else UNCOUNTED)
     limits += head.get("unsettled", ())
     limits += [f"without {ranks}" for ranks in _absent(head, elsewhere=True)]
     if "simulate" in head:

@@ -46,10 +46,6 @@ class Effort:
         self.coarse_from: int | None = None
         """The first call of the first run that is aligned coarsely; ``None`` if none is."""
 
-    def spend(self, steps: int) -> None:
-        """Count steps that were taken."""
-        self.left -= steps
-
     def suffices(self, call: int) -> bool:
         """Return whether there is effort left for the calls from one on; note it if not."""
         if self.left <= 0 and self.coarse_from is None:
@@ -180,7 +176,7 @@ def _shortest(
     for edits in range(effort.edits + 1):
         if not effort.suffices(begin[0]):
             return None
-        effort.spend(edits + 1)
+        effort.left -= edits + 1
         for k in range(-edits, edits + 1, 2):
             left, above = furthest.get(k - 1, _NOWHERE), furthest.get(k + 1, _NOWHERE)
             down = k == -edits or (k != edits and left[0] < above[0])
@@ -188,7 +184,7 @@ def _shortest(
             run = x
             while x < n and x - k < m and a[begin[0] + x] == b[begin[1] + x - k]:
                 x += 1
-            effort.spend(x - run)
+            effort.left -= x - run
             furthest[k] = x, (range(run, x), k, runs)
             if x >= n and x - k >= m:
                 effort.edits = min(2 * effort.edits, _EDITS)
@@ -215,7 +211,7 @@ def _resumed(
     """Return the next position where both continue alike for a while; empty if there is none."""
     for far in _FAR:
         ends = tuple(min(last, first + far) - _WINDOW + 1 for first, last in zip(at, end))
-        effort.spend(ends[0] - at[0] + ends[1] - at[1])
+        effort.left -= ends[0] - at[0] + ends[1] - at[1]
         seen: dict[tuple[int, ...], int] = {}
         for j in range(at[1], ends[1]):
             seen.setdefault(tuple(b[j : j + _WINDOW]), j)

@@ -92,24 +92,20 @@ class Collective(NamedTuple):
         )
 
 
-class CollectiveNumbers:
-    """Numbers the collectives of a run, in the order in which the program calls them."""
+def numbered(
+    effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any], counts: Counter[Any]
+) -> Collective | None:
+    """Return the identity of a run's next collective; ``None`` if its group cannot be told.
 
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[Any, ...]] = Counter()
-
-    def of(
-        self, effects: Effects, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Collective | None:
-        """Return the identity of a call; ``None`` if its group cannot be told."""
-        arguments = effects.signature.bind(args, kwargs)
-        process_group = _process_group(arguments.get("process_group", arguments.get("group_name")))
-        if process_group is None:
-            return None
-        group, peers = _described(process_group), _peers(effects, arguments, process_group.rank())
-        number = self._counts[group, peers]
-        self._counts[group, peers] += 1
-        return Collective(group, number, peers)
+    It is counted in ``counts``, by its group and its peers.
+    """
+    arguments = effects.signature.bind(args, kwargs)
+    process_group = _process_group(arguments.get("process_group", arguments.get("group_name")))
+    if process_group is None:
+        return None
+    group, peers = _described(process_group), _peers(effects, arguments, process_group.rank())
+    counts[group, peers] += 1
+    return Collective(group, counts[group, peers] - 1, peers)
 
 
 def some_ranks(ranks: Sequence[int]) -> str:

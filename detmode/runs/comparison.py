@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detmode.reports.by_line import Entry, by_line
-from detmode.reports.page import Fact, Opened, Page, Table, plural
+from detmode.reports.page import Opened, Page, plural
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import fitted
 from detmode.reports.timeline import Timeline
@@ -243,7 +243,8 @@ class Comparison(Shown):
             verdict=f"{self.verdict[0].upper()}{self.verdict[1:]}.",
             severity="note" if self.identical else "error",
             groups=GROUPS,
-            table=Table(COLUMNS, tuple(line.row(self.divergence) for line in self.lines)),
+            columns=COLUMNS,
+            rows=tuple(line.row(self.divergence) for line in self.lines),
             facts=(*facts, *filter(None, [self._how_to_dump()])),
             timeline=self.timeline,
             opened=tuple(opened),
@@ -264,7 +265,7 @@ def _opened_dump(call: CallDifference) -> Opened:
     )
     return Opened(
         call.title,
-        tuple(Fact(array.name, *array.forms) for array in call.differing),
+        tuple((array.name, *array.forms) for array in call.differing),
         (*details, *call.summary()),
         tuple((f"{array.name}: ULPs", array.ulps) for array in call.differing if array.ulps),
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from detmode.bits.tensors import is_capturing
 from detmode.environment.lock.here import lock_of
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.mode.deterministic_mode import current_mode
 from detmode.process.generators import digest_of, digests
 from detmode.process.rank import rank_and_size
@@ -67,7 +67,7 @@ def about_run() -> dict[str, Any]:
     }
 
 
-def lock_of_run() -> LockFile:
+def lock_of_run() -> Sections:
     """Return the lock of the run that begins here."""
     mode = current_mode()
     return lock_of() if mode is None else lock_of(run=mode.as_locked())

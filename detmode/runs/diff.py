@@ -33,6 +33,7 @@ from detmode.runs.started import (
     started_differently,
     two_ranks,
 )
+from detmode.runs.step_range import as_text
 from detmode.runs.trace_file import TraceCall, unrecorded_in
 from detmode.runs.trace_index import OWN_GENERATOR, SHARING, TraceIndex
 
@@ -216,7 +217,7 @@ class _Diff:
             dumped=tuple(compare_dumps(*pair) for pair in dumped),
             to_dump=self._to_dump((divergence, outputs), known),
             started=started_differently(*self._readers) + groups,
-            steps=str(self._first.reader.steps_recorded),
+            steps=as_text(self._first.reader.steps_recorded),
             origin=origins_of(*self._readers),
             unrecorded=tuple(unrecorded_in(*self._readers)),
             coarse_from=self._effort.coarse_from,

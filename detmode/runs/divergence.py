@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from detmode.reports.page import Fact, Group, Opened, TableRow, listed, shortened
+from detmode.reports.page import Group, Opened, TableRow, listed, shortened
 from detmode.reports.written_as import written_as
 from detmode.rules import default_rules
 from detmode.runs.dump_file import CallName
@@ -214,11 +214,10 @@ def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
 
 def as_opened(title: str, divergence: Divergence) -> Opened:
     """Return a divergence with both of its sides, for a page."""
-    sides = [{} if call is None else dict(_facts(call)) for call in _both(divergence)]
-    missing = ["no such call" if not side else "-" for side in sides]
+    first, second = ({} if call is None else dict(_facts(call)) for call in _both(divergence))
+    absent, missing = ("-" if side else "no such call" for side in (first, second))
     facts = (
-        Fact(name, *(side.get(name, text) for side, text in zip(sides, missing)))
-        for name in dict.fromkeys(name for side in sides for name in side)
+        (name, first.get(name, absent), second.get(name, missing)) for name in {**first, **second}
     )
     heads = {"rule": "Rule for this operator", "next": "Next", "generators": "Generators"}
     details = (f"{heads[name]}: {text}." for name, text in _advice(divergence))

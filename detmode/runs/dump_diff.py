@@ -68,8 +68,7 @@ class ArrayDifference:
 
     def facts(self) -> Iterator[tuple[str, str]]:
         """Yield the facts as (name, text), except for the histogram."""
-        one, other = self.forms
-        yield self.name, one if one == other else f"{one} and {other}"
+        yield self.name, " and ".join(dict.fromkeys(self.forms))
         if self.elements is None or self.region is None:
             yield "elements", "not compared: dtypes or shapes differ"
             return
@@ -163,13 +162,12 @@ def pairs(
     by_name = {reader.call: reader for reader in by_number.values()}
     for reader in ours:
         number = aligned.get(reader.number)
-        other = by_number.get(number) if number is not None else None
-        other = other or by_name.get(reader.call)
-        if other is not None:
-            yield reader, other
+        pair = (by_number.get(number) if number is not None else None) or by_name.get(reader.call)
+        if pair is not None:
+            yield reader, pair
 
 
-def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
+def compare_dumps(first: DumpReader, second: DumpReader) -> CallDifference:
     """Compare the tensors of two dumps.
 
     Raises:
@@ -177,17 +175,17 @@ def compare_dumps(one: DumpReader, other: DumpReader) -> CallDifference:
     """
     with without_modes(), torch.no_grad():
         by_name = {
-            name: _difference(one, other, name) for name in one.arrays if name in other.arrays
+            name: _difference(first, second, name) for name in first.arrays if name in second.arrays
         }
     same = tuple(name for name, difference in by_name.items() if difference is None)
     differing = tuple(difference for difference in by_name.values() if difference is not None)
-    missing = tuple(sorted(one.arrays.keys() ^ other.arrays.keys()))
-    return CallDifference(one.call, other.call, same, differing, missing)
+    missing = tuple(sorted(first.arrays.keys() ^ second.arrays.keys()))
+    return CallDifference(first.call, second.call, same, differing, missing)
 
 
-def _difference(one: DumpReader, other: DumpReader, name: str) -> ArrayDifference | None:
-    arrays = (one.arrays[name][1], other.arrays[name][1])
-    chunks = zip(one.chunks(name), other.chunks(name))
+def _difference(first: DumpReader, second: DumpReader, name: str) -> ArrayDifference | None:
+    arrays = (first.arrays[name][1], second.arrays[name][1])
+    chunks = zip(first.chunks(name), second.chunks(name))
     difference = ArrayDifference(name, (arrays[0].form, arrays[1].form))
     if (arrays[0].dtype, arrays[0].shape) != (arrays[1].dtype, arrays[1].shape):
         return difference
@@ -249,29 +247,29 @@ def _joined(
     )
 
 
-def _largest(one: Tensor, other: Tensor, where: Tensor) -> float | int | None:
-    if one.dtype != torch.bool and not one.is_floating_point() and not one.is_complex():
+def _largest(first: Tensor, second: Tensor, where: Tensor) -> float | int | None:
+    if first.dtype != torch.bool and not first.is_floating_point() and not first.is_complex():
         try:
-            a, b = (tensor.numpy()[where.numpy()] for tensor in (one, other))
+            a, b = (tensor.numpy()[where.numpy()] for tensor in (first, second))
         except (RuntimeError, TypeError):
             return None  # packed dtypes have no numbers to subtract
         # The difference of two 64-bit integers may need the 64th bit.
         return int((np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)).max())
-    distances = gaps(one, other, where)
+    distances = gaps(first, second, where)
     finite = None if distances is None else distances[distances.isfinite()]
     return float(finite.max()) if finite is not None and len(finite) else None
 
 
-def _ulps(one: Tensor, other: Tensor) -> Tensor:
+def _ulps(first: Tensor, second: Tensor) -> Tensor:
     """Return the change to the histogram, of shape (rows,): elements that leave its first row.
 
     Floats of one sign are ordered like the integers with the same bits, so the difference of these
     integers is the number of floats from one to the other.
     """
-    bits = _BITS[one.dtype]
-    infinity = torch.tensor(math.inf, dtype=one.dtype, device="cpu").view(bits).long()
-    differs = one.view(bits) != other.view(bits)
-    a, b = one.view(bits)[differs].long(), other.view(bits)[differs].long()
+    bits = _BITS[first.dtype]
+    infinity = torch.tensor(math.inf, dtype=first.dtype, device="cpu").view(bits).long()
+    differs = first.view(bits) != second.view(bits)
+    a, b = first.view(bits)[differs].long(), second.view(bits)[differs].long()
     magnitude = torch.iinfo(bits).max
     sizes = a & magnitude, b & magnitude
     infinite = (sizes[0] >= infinity) | (sizes[1] >= infinity)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from detmode.reports.by_line import Entry, by_line
 from detmode.reports.modules import agreed
 from detmode.reports.origin import origin_of, this_process
-from detmode.reports.page import Group, Page, Table, TableRow, plural
+from detmode.reports.page import Group, Page, TableRow, plural
 from detmode.reports.shown import Shown
 from detmode.reports.terminal import wrapped
 from detmode.reports.written_as import written_as
@@ -190,8 +190,8 @@ class ProbeReport(Shown):
         page = self.page()
         parts = [self.opening(width=width, colour=colour)]
         if self.rows:
-            cells = page.table.cells(_SHOWN)
-            entries = map(_entry, page.table.rows, cells)
+            cells = page.cells(_SHOWN)
+            entries = map(_entry, page.rows, cells)
             parts += ["", by_line(entries, width, everything=long), ""]
         parts.append(f"Probed {self.probed} calls, each repeated {self._times()}.")
         if self.passed_over:
@@ -217,7 +217,8 @@ class ProbeReport(Shown):
             verdict=self.verdict,
             severity=self._severity,
             groups=GROUPS,
-            table=Table(_COLUMNS, tuple(map(_row, ordered))),
+            columns=_COLUMNS,
+            rows=tuple(map(_row, ordered)),
             facts=tuple(facts),
             origin=origin_of(this_process()),
         )

@@ -42,25 +42,28 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     Raises:
         TraceError: one of them cannot be read, or only one of them is a run of several ranks.
     """
-    one, other = _traces(first), _traces(second)
-    if not one and not other:
+    ours, theirs = _traces(first), _traces(second)
+    if not ours and not theirs:
         alone = {0: (Path(first), Path(second))}
         level = level_of(alone)
         if level == CALL:
             return diff_traces(first, second).comparison
         return diff_steps(alone, ((), ()), level, is_run=False)
-    for path, traces, others in ((first, one, other), (second, other, one)):
+    for path, traces, others in ((first, ours, theirs), (second, theirs, ours)):
         if not traces:
             Reader(path)
             raise TraceError(
                 f"{path} is the recording of one process, and the other folder has those of "
                 f"several ranks: name one of them, such as {min(others.values())}"
             )
-    common = sorted(one.keys() & other.keys())
+    common = sorted(ours.keys() & theirs.keys())
     if not common:
         raise TraceError(f"{first} and {second} have no rank in common: record all ranks of both")
-    pairs = {rank: (one[rank], other[rank]) for rank in common}
-    missing = (tuple(sorted(one.keys() - other.keys())), tuple(sorted(other.keys() - one.keys())))
+    pairs = {rank: (ours[rank], theirs[rank]) for rank in common}
+    missing = (
+        tuple(sorted(ours.keys() - theirs.keys())),
+        tuple(sorted(theirs.keys() - ours.keys())),
+    )
     level = level_of(pairs)
     if level != CALL:
         return diff_steps(pairs, missing, level, is_run=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from detmode.reports.page import Page, Table, plural, shortened
+from detmode.reports.page import Page, plural, shortened
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
 from detmode.runs.divergence import COLUMNS, Divergence, as_data
@@ -138,5 +138,6 @@ class RunComparison(Comparison):
         return replace(
             super().page(),
             title="Two runs of many ranks compared",
-            table=Table(("rank", *COLUMNS), rows),
+            columns=("rank", *COLUMNS),
+            rows=rows,
         )

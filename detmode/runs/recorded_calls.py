@@ -13,7 +13,7 @@ from torch import Tensor
 from detmode.bits.effects import Effects, effects_of
 from detmode.bits.tensors import bytes_of, is_capturing, is_strided
 from detmode.process.arguments import tensors_in
-from detmode.runs.collectives import Collective, CollectiveNumbers
+from detmode.runs.collectives import Collective, numbered
 from detmode.runs.compiled_graphs import running
 from detmode.runs.description import generator_state
 from detmode.runs.dump_file import DumpWriter
@@ -66,7 +66,7 @@ class CallRecorder:
         self.follows_all = True
         """False once a call was made whose reading of memory is not known to the byte."""
         self._tensors, self._memory, self._dumps = tensors, memory, dumps
-        self._collectives = CollectiveNumbers()
+        self._collectives: Counter[Any] = Counter()
 
     def begin(
         self,
@@ -99,8 +99,9 @@ class CallRecorder:
         sizes = [
             (tensor.untyped_storage(), tensor.untyped_storage().nbytes()) for tensor in resized
         ]
-        is_collective = effects.asynchronous
-        collective = self._collectives.of(effects, args, kwargs) if is_collective else None
+        collective = None
+        if effects.asynchronous:
+            collective = numbered(effects, args, kwargs, self._collectives)
         dump = None if tensors.skips else self._dumps.begin(name, number)
         if dump is not None:
             dump.add("input", tensors.defined(inputs))

@@ -19,9 +19,10 @@ from torch.multiprocessing import reductions
 from detmode.bits.tensors import is_capturing, is_strided
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untraced, without_modes
+from detmode.process.files import FileError
 from detmode.reports.page import plural
 from detmode.runs.collectives import Collective
 from detmode.runs.compiled_graphs import Graph, running
@@ -30,13 +31,14 @@ from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.observer import RunObserver
 from detmode.runs.recorded_calls import CallRecorder, Sides, results_of
 from detmode.runs.recorded_tensors import RecordedTensors
-from detmode.runs.step_range import StepRange
+from detmode.runs.step_range import ALL, as_text, steps_of
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, Level, RollUpWriter, hash_of
+from detmode.runs.trace_levels import CALL, LEVELS, STEP, Detail, RollUpWriter, hash_of
 from detmode.runs.trace_writer import Writer
-from detmode.runs.unwritten import STORAGE_METHODS, Memory
+from detmode.runs.unwritten import Memory
+from detmode.sites.observers import STORAGE_METHODS
 from detmode.table.call_site import CallSite
 
 NO_DUMP = "detmode.record: no dump of"
@@ -88,7 +90,7 @@ class record(RunObserver):
         path: str | os.PathLike[str],
         *,
         dump: Iterable[str] = (),
-        level: Level = CALL,
+        level: Detail = CALL,
         steps: str | None = None,
     ) -> None:
         super().__init__()
@@ -101,24 +103,24 @@ class record(RunObserver):
         if level == STEP and self._dumps.missed:
             raise ValueError("record: level 'step' sees no calls to dump; use level 'call'")
         self._path = path
-        self._level, self._steps = level, StepRange.of(steps)
+        self._level, self._steps = level, steps_of(steps)
         self._step = 0
         self._writer: Writer
         self._memory = Memory()
-        self._tensors = RecordedTensors(self._memory, skips=not self._steps.has(0))
+        self._tensors = RecordedTensors(self._memory, skips=0 not in self._steps)
         self._recorder = CallRecorder(self._tensors, self._memory, self._dumps)
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
         self._running = 0
         self._flushed_at = time.monotonic()
-        self._lock_at_start: LockFile
+        self._lock_at_start: Sections
         self._choices: Choices
 
     @untraced
     def __enter__(self) -> record:
         self._lock_at_start, self._choices = lock_of_run(), Choices()
-        about = {**about_run(), "level": self._level, "steps": str(self._steps)}
+        about = {**about_run(), "level": self._level, "steps": as_text(self._steps)}
         self._writer = (Writer if self._level == CALL else RollUpWriter)(self._path, about)
         self._tensors.number = self._writer.number
         self._write_lock()
@@ -129,10 +131,10 @@ class record(RunObserver):
         return self
 
     def _write_lock(self) -> None:
-        lock = LockFile({**self._lock_at_start.sections, **self._choices.sections})
+        lock = {**self._lock_at_start, **self._choices.sections}
         try:
-            lock.write(self._writer.path / lock_file.NAME)
-        except LockError as error:
+            lock_file.write(lock, self._writer.path / lock_file.NAME)
+        except FileError as error:
             raise TraceError(str(error)) from error
 
     @property
@@ -169,7 +171,7 @@ class record(RunObserver):
         level ``"step"``, for a part of the steps, and where other threads, compiled functions,
         collectives or operators of other libraries make calls.
         """
-        is_whole = self._level != STEP and self._steps == StepRange()
+        is_whole = self._level != STEP and self._steps == ALL
         is_followed = is_whole and self._recorder.follows_all and self.not_recorded is None
         return bool(self._calls) and is_followed and not self.unwritten_reads
 
@@ -326,7 +328,7 @@ class record(RunObserver):
                     self._add_state(self._writer, state())
                 self._writer.end_step(len(self._taken))
             self._step += 1
-            was_recorded, tensors.skips = not tensors.skips, not self._steps.has(self._step)
+            was_recorded, tensors.skips = not tensors.skips, self._step not in self._steps
             late = time.monotonic() - self._flushed_at > _SECONDS or tensors.digests.full
             if was_recorded and (tensors.skips or (self._level == STEP and late)):
                 self._flush()

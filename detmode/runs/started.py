@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from detmode.environment.lock.drift import drifts
+from detmode.environment.lock.lock_file import without
 from detmode.process.text import in_a_line
 from detmode.runs.collectives import some_ranks
 from detmode.runs.trace_file import Reader
@@ -18,34 +19,34 @@ _STARTED = {"world_size": "world size", "arguments": "arguments"}
 """The fields of a trace that are compared besides its lock, and their names in a report."""
 
 
-def started_differently(one: Reader, other: Reader) -> tuple[Started, ...]:
+def started_differently(*runs: Reader) -> tuple[Started, ...]:
     """Return how the runs were started differently."""
     items: list[Started] = []
-    first_lock, second_lock = one.lock(), other.lock()
+    first_lock, second_lock = (run.lock() for run in runs)
     if first_lock is not None and second_lock is not None:
-        if two_ranks(one, other):
-            first_lock = first_lock.without("generators")  # ranks are seeded differently
+        if two_ranks(*runs):
+            first_lock = without(first_lock, "generators")  # ranks are seeded differently
         for name, first_value, second_value, _ in drifts(first_lock, second_lock):
             items.append((name, first_value, second_value))
     for key, name in _STARTED.items():
-        first, second = (run.about.get(key) for run in (one, other))
+        first, second = (run.about.get(key) for run in runs)
         if first is not None and second is not None:
             items.append((name, _text(first), _text(second)))
     return tuple(item for item in items if item[1] != item[2])
 
 
-def origins_of(one: Reader, other: Reader) -> tuple[tuple[str, str], ...]:
+def origins_of(*runs: Reader) -> tuple[tuple[str, str], ...]:
     """Return the origin of both runs: the folder, the program's arguments, PyTorch's version."""
     return tuple(
         (name, f"{run.path}: {_text(run.about.get('arguments'))}, PyTorch {_torch(run)}")
-        for name, run in (("first run", one), ("second run", other))
+        for name, run in zip(("first run", "second run"), runs)
     )
 
 
 def _torch(run: Reader) -> str:
     """Return PyTorch's version."""
     lock = run.lock()
-    versions = {} if lock is None else lock.sections.get("versions", {})
+    versions = {} if lock is None else lock.get("versions", {})
     return in_a_line(str(versions.get("torch", "not known")))
 
 
@@ -61,14 +62,14 @@ def started_of_all(by_rank: Mapping[int, Iterable[Started]]) -> tuple[Started, .
     )
 
 
-def other_groups(one: TraceIndex, other: TraceIndex) -> tuple[Started, ...]:
+def other_groups(*runs: TraceIndex) -> tuple[Started, ...]:
     """Return the process groups of one name that have other members or another backend."""
     first, second = (
         {
             collective.group.name: str(collective.group)
             for collective, _, _ in run.collectives.values()
         }
-        for run in (one, other)
+        for run in runs
     )
     names = [name for name in first if name in second and first[name] != second[name]]
     return tuple(("groups", first[name], second[name]) for name in names)
@@ -78,15 +79,15 @@ def _text(value: object) -> str:
     return shlex.join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
+def reseeded_generators(*runs: Reader) -> tuple[str, ...]:
     """Return the generators whose states differed when the recordings began.
 
     Those that both programs seeded alike are left out.
     """
-    first, second = (run.about.get("generators") for run in (one, other))
+    first, second = (run.about.get("generators") for run in runs)
     if not isinstance(first, dict) or not isinstance(second, dict):
         return ()
-    alike = _seeded_alike(one, other)
+    alike = _seeded_alike(*runs)
     return tuple(
         name
         for name in sorted(first)
@@ -94,17 +95,16 @@ def reseeded_generators(one: Reader, other: Reader) -> tuple[str, ...]:
     )
 
 
-def _seeded_alike(one: Reader, other: Reader) -> set[str]:
-    locks = one.lock(), other.lock()
-    first, second = ({} if lock is None else lock.sections.get("generators", {}) for lock in locks)
+def _seeded_alike(*runs: Reader) -> set[str]:
+    first, second = ((run.lock() or {}).get("generators", {}) for run in runs)
     alike = {name for name in first if first[name] == second.get(name)}
     # torch.manual_seed seeds the GPUs' generators too.
     return alike | ({"cuda"} if "torch" in alike else set())
 
 
-def two_ranks(one: Reader, other: Reader) -> tuple[str, str] | None:
+def two_ranks(*runs: Reader) -> tuple[str, str] | None:
     """Return the ranks of two recordings, if they are two different ones."""
-    first, second = (run.about.get("rank") for run in (one, other))
+    first, second = (run.about.get("rank") for run in runs)
     if isinstance(first, str) and isinstance(second, str) and first != second:
         return first, second
     return None

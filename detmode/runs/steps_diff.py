@@ -8,13 +8,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detmode.reports.page import Page, Table, TableRow, plural
+from detmode.reports.page import Page, TableRow, plural
 from detmode.reports.progress import progress
 from detmode.runs.collectives import some_ranks
 from detmode.runs.comparison import Comparison
 from detmode.runs.divergence import DIFFERENT
 from detmode.runs.started import origins_of, started_differently, started_of_all
-from detmode.runs.step_range import StepRange
+from detmode.runs.step_range import as_text
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
 from detmode.runs.trace_levels import CALL, MODULE
 
@@ -77,7 +77,7 @@ class StepsComparison(Comparison):
     @property
     def next(self) -> str | None:
         """The options of ``detmode record`` with which the call is found; ``None`` if identical."""
-        return None if self.step is None else f"--steps {StepRange(self.step, self.step + 1)}"
+        return None if self.step is None else f"--steps {self.step}:{self.step + 1}"
 
     def as_data(self) -> dict[str, Any]:
         """Return what :meth:`to_json` writes."""
@@ -128,8 +128,10 @@ class StepsComparison(Comparison):
             for name in first.names
         )
         facts = (f"{sentence}." for sentence in (*self._about_the_runs(), self.next_step))
-        table = Table(("rank", "step", "name"), rows)
-        return replace(super().page(), table=table, facts=tuple(facts), timeline=None)
+        columns = ("rank", "step", "name")
+        return replace(
+            super().page(), columns=columns, rows=rows, facts=tuple(facts), timeline=None
+        )
 
 
 def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
@@ -138,17 +140,18 @@ def level_of(pairs: Mapping[int, tuple[Path, Path]]) -> str:
     Raises:
         TraceError: they have different levels, or different steps of a run.
     """
-    folders: dict[tuple[str, str], Path] = {}
+    folders: dict[str, Path] = {}
     for path in (path for pair in pairs.values() for path in pair):
         reader = Reader(path)
-        folders.setdefault((str(reader.about.get("level", CALL)), str(reader.steps_recorded)), path)
+        level = str(reader.about.get("level", CALL))
+        folders.setdefault(f"--level {level} --steps {as_text(reader.steps_recorded)}", path)
     if len(folders) > 1:
-        (one, first), (other, second) = list(folders.items())[:2]
+        (options, first), (others, second) = list(folders.items())[:2]
         raise TraceError(
-            f"{first} was recorded with --level {one[0]} --steps {one[1]}, {second} with "
-            f"--level {other[0]} --steps {other[1]}; record both with the same --level and --steps"
+            f"{first} was recorded with {options}, {second} with {others}; "
+            "record both with the same --level and --steps"
         )
-    return next(iter(folders))[0]
+    return level
 
 
 def diff_steps(
@@ -164,9 +167,10 @@ def diff_steps(
     incomplete, unrecorded, started = [], [], {}
     origins: tuple[tuple[str, str], ...] = ()
     for rank, pair in pairs.items():
-        one, other = map(Reader, pair)
-        steps = progress(zip_longest(one.steps(), other.steps()), f"comparing {pair[0]}", "steps")
-        for number, (mine, theirs) in enumerate(steps, start=one.steps_recorded.begin):
+        runs = tuple(map(Reader, pair))
+        steps = zip_longest(*(run.steps() for run in runs))
+        counted = progress(steps, f"comparing {pair[0]}", "steps")
+        for number, (mine, theirs) in enumerate(counted, start=runs[0].steps_recorded.start):
             if mine is None or theirs is None:
                 counts[2 if theirs is None else 3] += 1
                 firsts.setdefault(rank, FirstStep(number, ()))
@@ -176,10 +180,10 @@ def diff_steps(
             counts[bool(differing)] += 1
             if differing:
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))
-        incomplete += [str(reader.path) for reader in (one, other) if not reader.complete]
-        unrecorded += unrecorded_in(one, other)
-        started[rank] = started_differently(one, other)
-        origins = origins or origins_of(one, other)
+        incomplete += [str(run.path) for run in runs if not run.complete]
+        unrecorded += unrecorded_in(*runs)
+        started[rank] = started_differently(*runs)
+        origins = origins or origins_of(*runs)
     same, different, only_first, only_second = counts
     return StepsComparison(
         divergence=None,

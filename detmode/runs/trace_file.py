@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from detmode.environment.lock import lock_file
-from detmode.environment.lock.lock_file import LockError, LockFile
-from detmode.process.files import open_file, parsed_json, read_file
+from detmode.environment.lock.lock_file import Sections
+from detmode.process.files import FileError, open_file, parsed_json, read_file
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
-from detmode.runs.step_range import StepRange
+from detmode.runs.step_range import steps_of
 from detmode.runs.trace_lines import (
     DIGEST_BYTES,
     CallLine,
@@ -142,7 +142,7 @@ class Reader:
             raise TraceError(f"no trace at {self.path}: {file.name}: {error.strerror}") from error
         self.about = _known(about)
         try:
-            self.steps_recorded = StepRange.of(self.about.get("steps"))
+            self.steps_recorded = steps_of(self.about.get("steps"))
         except (TypeError, ValueError) as error:
             raise TraceError(f"{file}: {error}") from error
         """The fields of ``trace.json``; those of a wrong type are ignored."""
@@ -153,7 +153,7 @@ class Reader:
         self.unrecorded = 0
         """The number of calls that other threads made; known once all calls are read."""
 
-    def lock(self) -> LockFile | None:
+    def lock(self) -> Sections | None:
         """Return the lock beside the trace, if it is there.
 
         Raises:
@@ -161,15 +161,15 @@ class Reader:
         """
         file = self.path / lock_file.NAME
         try:
-            return LockFile.read(file) if file.exists() else None
-        except LockError as error:
+            return lock_file.read(file) if file.exists() else None
+        except FileError as error:
             raise TraceError(str(error)) from error
 
     def step_of(self, number: int) -> int | None:
         """Return the step of a call, if steps have ended in the run; once all calls are read."""
         if not self._ends:
             return None
-        return self.steps_recorded.begin + bisect_right(self._ends, number)
+        return self.steps_recorded.start + bisect_right(self._ends, number)
 
     def calls(self, wanted: Container[int] | None = None) -> Iterator[TraceCall]:
         """Yield the calls in order, up to the last complete one; or only those with wanted numbers.

@@ -18,11 +18,11 @@ from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_lines import DIGEST_BYTES
 from detmode.runs.trace_writer import Writer
 
-Level: TypeAlias = Literal["call", "module", "step"]
+Detail: TypeAlias = Literal["call", "module", "step"]
 CALL: Final = "call"
 MODULE: Final = "module"
 STEP: Final = "step"
-LEVELS: tuple[Level, ...] = (CALL, MODULE, STEP)
+LEVELS: tuple[Detail, ...] = (CALL, MODULE, STEP)
 """The detail of a recording: digests of each tensor of each call; for each step, of the calls of
 each module; or for each step, of the state that it left."""
 
@@ -106,7 +106,7 @@ class RollUpWriter(Writer):
     def _end(self, begin: int) -> bytes:
         """End a step; return its digests, in the order in which its names came first."""
         numbers = [super(RollUpWriter, self).number(name) for name in self._open]
-        digests = b"".join(each.digest() for each in self._open.values())
+        digests = b"".join(opened.digest() for opened in self._open.values())
         self._open.clear()
         self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
         self._ends.append((begin + len(digests)) // DIGEST_BYTES)

@@ -10,9 +10,8 @@ the bytes alone decide whether memory counts as written, in all runs alike.
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,7 @@ from detmode.bits.effects import Effects
 from detmode.bits.tensors import is_strided
 from detmode.process.dispatch import without_modes
 from detmode.process.extent import extent_of
-from detmode.process.patched import Patched
 from detmode.runs.marks import CELL, Mark, Span
-from detmode.sites.observers import observer
 
 DEFINED, PARTLY, UNDEFINED = range(3)
 """The content of a tensor: all of it is known to mean something, some of it, or none."""
@@ -38,7 +35,6 @@ _MOST_PIECES = 1 << 8
 """The size of results, and their pieces, up to which undefined elements are followed."""
 _MOST_MARKED = 1 << 3
 """The most pieces that are marked again after a write in between."""
-_count_modes = torch._C._len_torch_dispatch_stack
 
 
 class _Spans:
@@ -311,16 +307,14 @@ class Memory:
         if undefined:
             self.allocated(fresh)
             # What was defined is not hidden, though undefined bytes are in it now.
-            self.written(
-                each for each in filter(is_strided, written) if self.content(each) != UNDEFINED
-            )
+            self.written(t for t in filter(is_strided, written) if self.content(t) != UNDEFINED)
         elif self._blocks:
             self.written(fresh)
             # What was undefined in the place of an element stays so.
             if not effects.pointwise:
                 self.written(written)
             else:
-                self.written(each for each in written if not any(each is i for i in inputs))
+                self.written(t for t in written if not any(t is i for i in inputs))
 
     def spread(self, effects: Effects, inputs: list[Tensor], results: list[Tensor]) -> bool:
         """Note which elements of an elementwise call's results come from undefined ones.
@@ -400,31 +394,3 @@ def _spans_of_elements(tensor: Tensor, masks: list[Tensor]) -> list[Span]:
     changes = np.flatnonzero(np.diff(marked.numpy(), prepend=False, append=False))
     ends = (begin + changes * tensor.itemsize).tolist()
     return list(zip(ends[::2], ends[1::2]))
-
-
-def _resize_shown(resize: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(resize)
-    def observed(storage: torch.UntypedStorage, size: int) -> Any:
-        seen_by = observer() if _count_modes() else None
-        if seen_by is None:
-            return resize(storage, size)
-        return seen_by.observe_resize(storage, functools.partial(resize, storage, size))
-
-    return observed
-
-
-def _copy_shown(copy: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(copy)
-    def observed(storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any) -> Any:
-        seen_by = observer() if _count_modes() else None
-        run = functools.partial(copy, storage, source, *options, **named)
-        return run() if seen_by is None else seen_by.observe_copy(storage, source, run)
-
-    return observed
-
-
-STORAGE_METHODS = (
-    Patched(lambda: torch.UntypedStorage, "resize_", _resize_shown),
-    Patched(lambda: torch.UntypedStorage, "copy_", _copy_shown),
-)
-"""The methods that change storages, and show it to the innermost observer: no operator does."""

@@ -64,7 +64,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class _Region:
     """An open ``allow`` region.
 
     Args:
@@ -93,21 +93,21 @@ class ForwardMemory:
         self._callers: ByNode[CallSite] = ByNode()
         # The first node that an observer may have seen being made.
         self._observed_from = 0
-        self._active: list[Region] = []
+        self._active: list[_Region] = []
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
     def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
-        region = Region(patterns, _get_sequence_nr(), undo)
+        region = _Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = process.had_regions = True
         if process.native_memory is not None:
             process.native_memory.region_opened()
         self._active.append(region)
 
-    def _close(self, region: Region) -> None:
+    def _close(self, region: _Region) -> None:
         if region not in self._active:
             return
         end = _get_sequence_nr()
@@ -342,7 +342,7 @@ class ForwardMemory:
         if self._notes.foreign:
             return []
         nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
-        return [patterns for each in nodes for patterns in self._allowed_in(each._sequence_nr())]
+        return [patterns for n in nodes for patterns in self._allowed_in(n._sequence_nr())]
 
     def override_of(self, call: Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""

@@ -7,7 +7,7 @@ from typing import Protocol
 from detmode.table.call_site import Note
 
 
-class NativeMemory(Protocol):
+class _NativeMemory(Protocol):
     """The memory of a player in C++, which makes calls and notes them for their backward."""
 
     def note(self, number: int, note: Note) -> bool:
@@ -36,7 +36,7 @@ class _Process:
         had_regions: true once any thread has entered an allow region.
     """
 
-    native_memory: NativeMemory | None = None
+    native_memory: _NativeMemory | None = None
     had_regions = False
 
 

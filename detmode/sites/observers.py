@@ -8,7 +8,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -18,7 +18,9 @@ from detmode.process.dispatch import CompiledInside, autocast_inside, trace_paus
 from detmode.process.patched import Patched
 from detmode.table.call_site import CallSite
 
-__all__ = ["Observer", "observer", "repeated", "repetition", "repetitions"]
+__all__ = ["STORAGE_METHODS", "Observer", "observer", "repeated", "repetition", "repetitions"]
+
+_count_modes = torch._C._len_torch_dispatch_stack
 
 
 class _Thread(threading.local):
@@ -110,6 +112,34 @@ def observer() -> Observer | None:
         if isinstance(mode, Observer):
             return mode
     return None
+
+
+def _resize_shown(resize: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(resize)
+    def observed(storage: torch.UntypedStorage, size: int) -> Any:
+        seen_by = observer() if _count_modes() else None
+        if seen_by is None:
+            return resize(storage, size)
+        return seen_by.observe_resize(storage, partial(resize, storage, size))
+
+    return observed
+
+
+def _copy_shown(copy: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(copy)
+    def observed(storage: torch.UntypedStorage, source: Any, *options: Any, **named: Any) -> Any:
+        seen_by = observer() if _count_modes() else None
+        run = partial(copy, storage, source, *options, **named)
+        return run() if seen_by is None else seen_by.observe_copy(storage, source, run)
+
+    return observed
+
+
+STORAGE_METHODS = (
+    Patched(lambda: torch.UntypedStorage, "resize_", _resize_shown),
+    Patched(lambda: torch.UntypedStorage, "copy_", _copy_shown),
+)
+"""The methods that change storages, and show it to the innermost observer: no operator does."""
 
 
 class _Repetition(threading.local):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypeAlias
 
 from detmode.table.conditions import ALWAYS, Condition, on
-from detmode.table.outcome import Guarantee
 from detmode.table.rule import (
     GPU_TO_GPU,
-    Action,
     Allow,
     Native,
     Refuse,
@@ -17,27 +15,15 @@ from detmode.table.rule import (
     Substitute,
 )
 
-if TYPE_CHECKING:  # Python 3.10 has no Unpack of its own
-    from typing_extensions import Unpack
-
-
-class RowFields(TypedDict, total=False):
-    """The fields of a :class:`~detmode.table.rule.Rule` whose operator its chain names."""
-
-    when: Condition
-    action: Action
-    guarantee: Guarantee
-    alert: str | tuple[str, str] | None
-    since: str
-    until: str
-    because: str
+RowFields: TypeAlias = dict[str, Any]
+"""The fields of a :class:`~detmode.table.rule.Rule` whose operator its chain names."""
 
 
 def chain(
     ops: str | tuple[str, ...],
     *rows: RowFields,
     otherwise: str | RowFields,
-    **shared: Unpack[RowFields],
+    **shared: Any,
 ) -> tuple[Rule, ...]:
     """Return the rules of an operator, or of several that have the same chain.
 
@@ -51,10 +37,8 @@ def chain(
         TypeError: a row without an action or a reason.
         ValueError: a field that cannot be right, as :class:`~detmode.table.rule.Rule` says it.
     """
-    last: RowFields = (
-        {"action": Allow(), "because": otherwise} if isinstance(otherwise, str) else otherwise
-    )
-    chained: list[RowFields] = [{**shared, **row} for row in rows or (RowFields(),)]
+    last = {"action": Allow(), "because": otherwise} if isinstance(otherwise, str) else otherwise
+    chained = [{**shared, **row} for row in rows or (RowFields(),)]
     return tuple(
         Rule(op=op, **row)
         for op in ((ops,) if isinstance(ops, str) else ops)

@@ -1,14 +1,11 @@
-"""Named predicates over one bound call, which print as they are written and join with ``&``."""
+"""The conditions that rows have, by name; they join with ``&``."""
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, ParamSpec
 
 import torch
 
@@ -20,8 +17,9 @@ from detmode.environment import nccl
 from detmode.process.setting import FILL, is_flag_on
 from detmode.process.versions import parse_version
 from detmode.table.call import Call
+from detmode.table.condition import ALWAYS as ALWAYS
+from detmode.table.condition import Condition, by_name, unnamed
 from detmode.table.reductions import has_an_order
-from detmode.table.values import Value, check_name
 
 __all__ = [
     "ALWAYS",
@@ -60,8 +58,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-P = ParamSpec("P")
-
 _NAMES = {REDUCED: "REDUCED", FLOATING: "FLOATING", COMPLEX: "COMPLEX", INTEGRAL: "INTEGRAL"}
 _NAMES[FLOATING + COMPLEX] = "FLOATING + COMPLEX"
 _NAMES[FLOATING + INTEGRAL] = "FLOATING + INTEGRAL"
@@ -71,118 +67,13 @@ def _name_of(dtypes: tuple[torch.dtype, ...]) -> str:
     return _NAMES.get(dtypes) or "[" + ", ".join(str(dtype) for dtype in dtypes) + "]"
 
 
-@dataclass(frozen=True)
-class Condition(Value):
-    """A predicate over a :class:`~detmode.table.call.Call`, with its text.
-
-    Conditions with the same text are equal, so that duplicate rows can be found. The conditions of
-    this module can be pickled, and so can others whose predicate is a module's function.
-
-    >>> from detmode.conditions import argument, on
-    >>> print(on("cuda") & argument("accumulate", True))
-    on('cuda') & argument('accumulate', True)
-
-    Args:
-        text: the text of the condition: the expression that creates it.
-        holds: the predicate itself.
-        arguments: the schema names that the predicate reads.
-        dtypes: the dtypes that it requires; for a joint condition, those of its first part that
-            requires any.
-        devices: the types of device of which it requires one; for a joint condition, those of its
-            first part that requires any.
-        needs_sparse: true if it requires a tensor of a sparse layout.
-        made_by: recreates the condition when it is unpickled, if its predicate cannot be pickled.
-        environment: returns whether the process's environment lets it hold for any call; ``None``
-            if it does not depend on that.
-    """
-
-    text: str
-    holds: Callable[[Call], bool]
-    arguments: tuple[str, ...] = ()
-    dtypes: tuple[torch.dtype, ...] = ()
-    devices: tuple[str, ...] = ()
-    needs_sparse: bool = False
-    made_by: Callable[[], Condition] | None = field(default=None, repr=False)
-    environment: Callable[[], bool] | None = field(default=None, repr=False)
-
-    def __call__(self, call: Call) -> bool:
-        """Return whether the condition holds for a call."""
-        return self.holds(call)
-
-    def __and__(self, other: Condition) -> Condition:
-        first, second = self.holds, other.holds
-        return Condition(
-            f"{self.text} & {other.text}",
-            lambda call: first(call) and second(call),
-            self.arguments + other.arguments,
-            self.dtypes or other.dtypes,
-            self.devices or other.devices,
-            self.needs_sparse or other.needs_sparse,
-            partial(operator.and_, self, other),
-            _both(self.environment, other.environment),
-        )
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Condition) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __reduce__(self) -> tuple[Callable[..., Condition], tuple[Any, ...]]:
-        if self.made_by is not None:
-            return self.made_by, ()
-        check_name(self.holds, f"the condition {self.text}")
-        return Condition, (
-            *(self.text, self.holds, self.arguments, self.dtypes),
-            *(self.devices, self.needs_sparse),
-        )
-
-
-def _both(
-    first: Callable[[], bool] | None, second: Callable[[], bool] | None
-) -> Callable[[], bool] | None:
-    if first is None or second is None:
-        return first or second
-    return lambda: first() and second()
-
-
-def _by_name(make: Callable[P, Condition]) -> Callable[P, Condition]:
-    """Print and pickle the conditions that ``make`` returns as the call that created them.
-
-    A condition that has a text already keeps it.
-    """
-
-    @wraps(make)
-    def made(*args: P.args, **kwargs: P.kwargs) -> Condition:
-        condition = make(*args, **kwargs)
-        call = f"{make.__name__}({', '.join(map(repr, (*args, *kwargs.values())))})"
-        text, made_by = condition.text or call, partial(made, *args, **kwargs)
-        return replace(condition, text=text, made_by=made_by)
-
-    return made
-
-
-_unnamed = partial(Condition, "")
-
-
-def _always(call: Call) -> bool:
-    return True
-
-
-ALWAYS = Condition("always", _always)
-"""The condition of a chain's last row."""
-
-
-@_by_name
+@by_name
 def on(*device_types: str) -> Condition:
     """The call has a tensor on one of ``device_types``, or creates one there."""
     # One comparison where one will do: this condition is asked of every listed call.
     if len(device_types) == 1:
-        return _unnamed(lambda call: device_types[0] in call.device_types, devices=device_types)
-    return _unnamed(
+        return unnamed(lambda call: device_types[0] in call.device_types, devices=device_types)
+    return unnamed(
         lambda call: not call.device_types.isdisjoint(device_types), devices=device_types
     )
 
@@ -201,16 +92,16 @@ def _of_tensors(holds: Callable[..., bool], *names: str) -> Condition:
         more = [call.arguments.get(name) for name in others]
         return all(isinstance(value, torch.Tensor) for value in more) and holds(tensor, *more)
 
-    return _unnamed(hold, names)
+    return unnamed(hold, names)
 
 
-@_by_name
+@by_name
 def requires_grad(name: str) -> Condition:
     """The tensor argument ``name`` requires grad, and grad mode is on."""
     return _of_tensors(lambda tensor: tensor.requires_grad and torch.is_grad_enabled(), name)
 
 
-@_by_name
+@by_name
 def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The tensor argument ``name``, or a tensor of the list ``name``, has one of ``dtypes``."""
     dtypes = tuple(dtypes)
@@ -226,7 +117,7 @@ def dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(f"dtype_in({name!r}, {_name_of(dtypes)})", holds, (name,), dtypes)
 
 
-@_by_name
+@by_name
 def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     """The result of a scan of ``name`` (its ``dtype``, or that of ``out``) is in ``dtypes``."""
     dtypes = tuple(dtypes)
@@ -242,16 +133,16 @@ def result_dtype_in(name: str, dtypes: Iterable[torch.dtype]) -> Condition:
     return Condition(text, holds, (name,), dtypes)
 
 
-@_by_name
+@by_name
 def argument(name: str, *values: object) -> Condition:
     """The argument ``name`` equals one of ``values``."""
-    return _unnamed(lambda call: call.arguments.get(name) in values, (name,))
+    return unnamed(lambda call: call.arguments.get(name) in values, (name,))
 
 
-@_by_name
+@by_name
 def argument_given(name: str) -> Condition:
     """The optional argument ``name`` is not ``None``."""
-    return _unnamed(lambda call: call.arguments.get(name) is not None, (name,))
+    return unnamed(lambda call: call.arguments.get(name) is not None, (name,))
 
 
 def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
@@ -263,19 +154,19 @@ def decided(condition: bool | torch.SymBool, *, otherwise: bool) -> bool:
     return guard_or_true(condition) if otherwise else guard_or_false(condition)
 
 
-@_by_name
+@by_name
 def nonempty(name: str) -> Condition:
     """The tensor argument ``name`` has elements."""
     return _of_tensors(lambda tensor: decided(tensor.numel() > 0, otherwise=True), name)
 
 
-@_by_name
+@by_name
 def single(name: str) -> Condition:
     """The tensor argument ``name`` has one element."""
     return _of_tensors(lambda tensor: decided(tensor.numel() == 1, otherwise=False), name)
 
 
-@_by_name
+@by_name
 def quantized(name: str) -> Condition:
     """The tensor argument ``name`` is quantized."""
     return _of_tensors(lambda tensor: tensor.is_quantized, name)
@@ -292,7 +183,7 @@ _UNFILLED_DTYPES = frozenset(
 )
 
 
-@_by_name
+@by_name
 def filled_by_pytorch(value: bool) -> Condition:
     """PyTorch fills new memory of the dtype: not of quantized, bit, 4-bit and smaller ones."""
 
@@ -303,7 +194,7 @@ def filled_by_pytorch(value: bool) -> Condition:
             dtype = next((like.dtype for like in likes if isinstance(like, torch.Tensor)), None)
         return (dtype not in _UNFILLED_DTYPES) is value
 
-    return _unnamed(holds)
+    return unnamed(holds)
 
 
 def has_strides(tensor: torch.Tensor) -> bool:
@@ -311,7 +202,7 @@ def has_strides(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-@_by_name
+@by_name
 def row_major(name: str) -> Condition:
     """The tensor argument ``name`` is contiguous, and not quantized."""
 
@@ -324,7 +215,7 @@ def row_major(name: str) -> Condition:
 _OF_ENTRIES = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
-@_by_name
+@by_name
 def sparse(*names: str) -> Condition:
     """One of the tensor arguments ``names`` has a sparse layout (COO, CSR, CSC, BSR or BSC)."""
 
@@ -332,10 +223,10 @@ def sparse(*names: str) -> Condition:
         values = [call.arguments.get(name) for name in names]
         return any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in values)
 
-    return _unnamed(holds, names, needs_sparse=True)
+    return unnamed(holds, names, needs_sparse=True)
 
 
-@_by_name
+@by_name
 def sparse_by_dense(first: str, second: str) -> Condition:
     """Of two tensor arguments one is a sparse matrix (COO, CSR, CSC), the other is strided."""
 
@@ -352,7 +243,7 @@ def sparse_by_dense(first: str, second: str) -> Condition:
     return replace(_of_tensors(holds, first, second), needs_sparse=True)
 
 
-@_by_name
+@by_name
 def lies_along(name: str, dim: str) -> Condition:
     """All elements of the tensor argument ``name`` lie along its dimension ``dim``."""
 
@@ -369,22 +260,22 @@ def lies_along(name: str, dim: str) -> Condition:
             tensor.shape[axis] == numel, otherwise=True
         )
 
-    return _unnamed(holds, (name, dim))
+    return unnamed(holds, (name, dim))
 
 
-@_by_name
+@by_name
 def deterministic_flag(value: bool) -> Condition:
     """PyTorch's flag is ``value`` when the call is made (a program may turn it off in a block)."""
-    return _unnamed(lambda call: is_flag_on() is value)
+    return unnamed(lambda call: is_flag_on() is value)
 
 
-@_by_name
+@by_name
 def fill_uninitialized_memory(value: bool) -> Condition:
     """``torch.utils.deterministic.fill_uninitialized_memory`` is ``value``."""
-    return _unnamed(lambda call: FILL.chosen() is value)
+    return unnamed(lambda call: FILL.chosen() is value)
 
 
-@_by_name
+@by_name
 def uneven_windows(name: str, output: str) -> Condition:
     """One of the last three sizes of ``name`` is not a multiple of that of ``output``."""
 
@@ -397,7 +288,7 @@ def uneven_windows(name: str, output: str) -> Condition:
     return _of_tensors(holds, name, output)
 
 
-@_by_name
+@by_name
 def bias_of(name: str, matrix: str) -> Condition:
     """``name`` is a contiguous vector that is added to each row of a product with ``matrix``."""
 
@@ -415,7 +306,7 @@ def bias_of(name: str, matrix: str) -> Condition:
     return _of_tensors(holds, name, matrix)
 
 
-@_by_name
+@by_name
 def cublas_workspace_unset(*accepted: str) -> Condition:
     """``CUBLAS_WORKSPACE_CONFIG`` is not in ``accepted``: by default ``:4096:8`` and ``:16:8``."""
     values = accepted or (":4096:8", ":16:8")
@@ -423,15 +314,15 @@ def cublas_workspace_unset(*accepted: str) -> Condition:
     def is_unset() -> bool:
         return os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in values
 
-    return _unnamed(lambda call: is_unset(), environment=is_unset)
+    return unnamed(lambda call: is_unset(), environment=is_unset)
 
 
-@_by_name
+@by_name
 def causal_conv1d_adds_by_atomics() -> Condition:
     """causal-conv1d is older than 1.6, or ``CAUSAL_CONV1D_DETERMINISTIC`` begins with ``0``."""
     installed = _version_of("causal-conv1d")
     is_older = installed is not None and installed < (1, 6)
-    return _unnamed(
+    return unnamed(
         lambda call: is_older or os.environ.get("CAUSAL_CONV1D_DETERMINISTIC", "")[:1] == "0"
     )
 
@@ -443,13 +334,13 @@ def _version_of(package: str) -> tuple[int, int] | None:
         return None
 
 
-@_by_name
+@by_name
 def order_matters() -> Condition:
     """The collective adds, or multiplies, over more than two ranks; MAX and MIN have no order."""
-    return _unnamed(has_an_order)
+    return unnamed(has_an_order)
 
 
-@_by_name
+@by_name
 def nvls_possible() -> Condition:
     """The environment allows NCCL to reduce inside the NVLink switch (NVLS, NVLSTree)."""
 
@@ -458,4 +349,4 @@ def nvls_possible() -> Condition:
         function = next((reducing for reducing in nccl.REDUCING if reducing in name), None)
         return not nccl.nvls_is_excluded(function)
 
-    return _unnamed(holds)
+    return unnamed(holds)

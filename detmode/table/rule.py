@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 from detmode.process.versions import parse_version
-from detmode.table.conditions import ALWAYS, Condition
+from detmode.table.condition import ALWAYS, Condition
 from detmode.table.outcome import GPU_TO_GPU as GPU_TO_GPU
 from detmode.table.outcome import RUN_TO_RUN as RUN_TO_RUN
 from detmode.table.outcome import Guarantee

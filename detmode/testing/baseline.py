@@ -18,7 +18,7 @@ import reprlib
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 
-from detmode.process.files import parsed_json, read_file, replace_file
+from detmode.process.files import FileError, parsed_json, read_file, replace_file
 from detmode.table.call_site import installed_part
 
 FORMAT = "detmode-baseline"
@@ -27,10 +27,6 @@ _MOST_BYTES = 1 << 26
 
 Key = tuple[str, str, str]
 """Overload, file and the text of the line."""
-
-
-class BaselineError(ValueError):
-    """A baseline that cannot be read or written: one line, naming the file and what to do."""
 
 
 def key_of(overload: str, site: str, root: Path) -> Key:
@@ -58,29 +54,29 @@ def read(path: Path) -> frozenset[Key]:
     """Return the offenders of a baseline file.
 
     Raises:
-        BaselineError: there is no such file, or it is not a baseline.
+        FileError: there is no such file, or it is not a baseline.
     """
     try:
         data = parsed_json(read_file(path, _MOST_BYTES))
     except OSError as error:
-        raise BaselineError(
+        raise FileError(
             f"cannot read the baseline {path}: {error.strerror}; "
             "write it with --detmode-update-baseline"
         ) from error
     except ValueError as error:
-        raise BaselineError(f"the baseline {path} is not JSON: {error}") from error
+        raise FileError(f"the baseline {path} is not JSON: {error}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BaselineError(f"{path} is not a baseline of detmode")
+        raise FileError(f"{path} is not a baseline of detmode")
     if data.get("version") != VERSION:
         version = reprlib.repr(data.get("version"))
-        raise BaselineError(
+        raise FileError(
             f"the baseline {path} has version {version}, and this detmode reads "
             f"{VERSION}: write it again with --detmode-update-baseline"
         )
     try:
         return frozenset(_key(**fields) for fields in data["offenders"])
     except (TypeError, KeyError) as error:
-        raise BaselineError(
+        raise FileError(
             f"the baseline {path} has an offender without overload, file and code, which are "
             "texts: write it again with --detmode-update-baseline"
         ) from error
@@ -97,7 +93,7 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     """Write a baseline file atomically: a concurrent reader sees the old file or the new one.
 
     Raises:
-        BaselineError: it cannot be written.
+        FileError: it cannot be written.
     """
     lines = [
         json.dumps(dict(zip(("overload", "file", "code"), key)), ensure_ascii=False)
@@ -108,4 +104,4 @@ def write(path: Path, offenders: Iterable[Key]) -> None:
     try:
         replace_file(path, text.encode())
     except OSError as error:
-        raise BaselineError(f"cannot write the baseline {path}: {error.strerror}") from error
+        raise FileError(f"cannot write the baseline {path}: {error.strerror}") from error

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detmode.process.project import ProjectError, defaults_for
+from detmode.process.files import FileError
+from detmode.process.project import defaults_for
 from detmode.table.override_option import as_override
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         project = defaults_for(config.rootpath)
-    except ProjectError as error:
+    except FileError as error:
         raise pytest.UsageError(str(error)) from error
     if asked is True:
         asked = "strict" if project.get("strict") else "error"

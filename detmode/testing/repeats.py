@@ -29,8 +29,8 @@ _BEGUN = "the runs begin with objects that differ; make these inside the run, or
 _SHOWN = 5
 """The number of differing values that a message lists."""
 
-Run = Callable[[int, AbstractContextManager[object]], object]
-Snapshot = dict[str, Any]
+Repeat = Callable[[int, AbstractContextManager[object]], object]
+Values = dict[str, Any]
 """Values by path: CPU copies of tensors, and values that compare with ``==``."""
 
 
@@ -42,7 +42,7 @@ def remember_generators() -> Callable[[], None]:
     return partial(set_rng_state, rng_state())
 
 
-def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False) -> Snapshot:
+def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False) -> Values:
     """Copy the tensors, arrays and numbers in a container, by their paths in it.
 
     Args:
@@ -55,7 +55,7 @@ def snapshot(value: Any, name: str, *, strict: bool = True, grads: bool = False)
     Raises:
         TypeError: with ``strict``, for a value that cannot be compared bit for bit.
     """
-    copies: Snapshot = {}
+    copies: Values = {}
     with without_modes(), torch.no_grad():
         for path, leaf in _walk(value, name):
             if isinstance(leaf, Tensor):
@@ -109,7 +109,7 @@ def _copies(path: str, tensor: Tensor, strict: bool) -> Iterator[tuple[str, Tens
         yield f"{path}.{name}" if name else path, in_memory(piece).to("cpu", copy=True)
 
 
-def differences(first: Snapshot, second: Snapshot) -> list[str]:
+def differences(first: Values, second: Values) -> list[str]:
     """Return a line for each of the first few values that are not bitwise identical."""
     lines = [
         f"{path}: only in one of the runs"
@@ -175,7 +175,7 @@ def captured(function: Callable[..., object]) -> dict[str, Any]:
 
 
 def first_divergence(
-    run: Run, numbers: Sequence[int], shared: Callable[[], Mapping[str, Any]]
+    run: Repeat, numbers: Sequence[int], shared: Callable[[], Mapping[str, Any]]
 ) -> str:
     """Record the runs again and describe where they diverge.
 
@@ -185,7 +185,7 @@ def first_divergence(
         shared: returns objects with which a run begins and that it may share with others, by name.
     """
     unwritten = None
-    begun: list[Snapshot] = []
+    begun: list[Values] = []
 
     @contextmanager
     def noted(recorded: AbstractContextManager[object]) -> Iterator[None]:
@@ -219,8 +219,8 @@ def first_divergence(
     )
 
 
-def _begun_with(shared: Mapping[str, Any]) -> Snapshot:
-    begun: Snapshot = {}
+def _begun_with(shared: Mapping[str, Any]) -> Values:
+    begun: Values = {}
     for name, value in shared.items():
         with suppress(Exception):  # any object of the program, such as a list that contains itself
             begun |= snapshot(value, name, strict=False, grads=True)

@@ -25,7 +25,7 @@ from detmode.process.dispatch import (
     without_modes,
 )
 from detmode.testing.repeats import (
-    Snapshot,
+    Values,
     captured,
     differences,
     first_divergence,
@@ -108,7 +108,7 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
     restore_generators, threads = remember_generators(), torch.get_num_threads()
     results: list[T] = []
 
-    def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
+    def run(number: int, inside: AbstractContextManager[object]) -> Values:
         copied = _copied((fn, args, kwargs))
         restore_generators()
         with _surroundings(number, frozenset(vary), threads), inside:
@@ -153,7 +153,7 @@ def _copied(value: Any) -> Any:
         ) from error
 
 
-def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Snapshot:
+def _seen(result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
     """Return the outcome of a run: its result, and the arguments after it."""
     of = getattr(fn, "__self__", fn)
     seen = snapshot(result, "result")

@@ -12,7 +12,7 @@ from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
 from detmode.process.interface import MARKER, PYTEST
 from detmode.testing.repeats import (
-    Snapshot,
+    Values,
     differences,
     first_divergence,
     remember_generators,
@@ -48,7 +48,7 @@ class CheckedMode(DeterministicMode):
             raise ValueError(f"repeats must be an int of at least 2, got {repeats!r}")
         super().__init__(**options)
         self.repeats = repeats
-        self._collected: Snapshot | None = None
+        self._collected: Values | None = None
         self._times: dict[str, int] = {}
 
     def compare(self, **values: Any) -> None:
@@ -89,7 +89,7 @@ class CheckedMode(DeterministicMode):
         """
         restore_generators = remember_generators()
 
-        def run(number: int, inside: AbstractContextManager[object]) -> Snapshot:
+        def run(number: int, inside: AbstractContextManager[object]) -> Values:
             restore_generators()
             set_up()
             self._collected, self._times = {}, {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detmode.process.files import replace_file
+from detmode.process.files import FileError, replace_file
 from detmode.process.interface import PYTEST
 from detmode.reports.page import plural
 from detmode.reports.report import Report
@@ -66,7 +66,7 @@ class WholeSuite:
         if self._file is not None and not self._update:
             try:
                 self._known = baseline.read(self._file)
-            except baseline.BaselineError as error:
+            except FileError as error:
                 raise pytest.UsageError(str(error)) from error
 
     def _path(self, option: str) -> Path | None:
@@ -159,7 +159,7 @@ class WholeSuite:
             if absent and self._file.exists():
                 earlier = baseline.read(self._file) - keys
             baseline.write(self._file, keys | earlier)
-        except baseline.BaselineError as error:
+        except FileError as error:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
             return str(error)
         rest = f"; kept {len(earlier)} more, as {absent}" if earlier else ""

@@ -23,8 +23,8 @@ from detmode.table.rule_table import Row, resolve
 from detmode.table.samples import Maker, Sample, Samples
 
 
-class _NotSubstitutedError(AssertionError):
-    """The mode ran the ATen kernel although the table has a substitute."""
+class ClaimError(AssertionError):
+    """A claim of the table does not hold; the message names the case and where to look."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def run_substituted(
         schedule_seed: the host runner's schedule.
 
     Raises:
-        _NotSubstitutedError: the mode ran the ATen kernel.
+        ClaimError: the mode ran the ATen kernel.
     """
     arguments = sample.arguments(dtype, "cuda" if device == "cuda" else "cpu")
     on_host = device != "cuda"
@@ -119,9 +119,7 @@ def run_substituted(
     with mode:
         result = call(sample, arguments)
     if not any(record.action == "substitute" for record in mode.records):
-        raise _NotSubstitutedError(
-            f"{sample.op} ({sample.name}, {name_of(dtype)}) was not substituted"
-        )
+        raise ClaimError(f"{sample.op} ({sample.name}, {name_of(dtype)}) was not substituted")
     return tensors_of(result)
 
 

@@ -25,6 +25,7 @@ from detmode.table.rule_table import resolve
 from detmode.table.samples import Sample
 from detmode.verify.cases import (
     Case,
+    ClaimError,
     call,
     has_reference,
     name_of,
@@ -45,10 +46,6 @@ ROUNDINGS = 1.0
 element's addends."""
 ROUNDINGS_OF_REFERENCE = 16.0
 """The same for float64 and complex128, where the reference is no more accurate than ATen."""
-
-
-class ClaimError(AssertionError):
-    """A claim of the table does not hold; the message names the case and where to look."""
 
 
 class NotCheckedError(Exception):

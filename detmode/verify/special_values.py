@@ -13,6 +13,7 @@ from detmode.cuda.elements import once
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.verify.cases import (
     Case,
+    ClaimError,
     in_float32,
     prepared,
     run_assigned,
@@ -24,12 +25,7 @@ from detmode.verify.cases import (
     stored,
     tensors_of,
 )
-from detmode.verify.claims import (
-    ClaimError,
-    NotCheckedError,
-    check_last_stays,
-    special_difference,
-)
+from detmode.verify.claims import NotCheckedError, check_last_stays, special_difference
 
 Plant = Callable[[torch.Tensor, torch.Generator], None]
 """Puts special values into a tensor."""

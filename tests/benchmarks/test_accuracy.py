@@ -8,8 +8,7 @@ import torch
 from accuracy import check_accuracy
 from sides import Workload, inputs, workloads
 
-from detmode.verify.cases import Case
-from detmode.verify.claims import ClaimError
+from detmode.verify.cases import Case, ClaimError
 
 SMALL = [pytest.param(each, id=each.case.sample.op) for each in inputs(sizes="tests") if each.first]
 

@@ -32,8 +32,8 @@ from detmode.mode import listed
 from detmode.rules.avg_pool3d import samples as avg_pool3d_samples
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
-from detmode.verify.cases import cases, run_substituted, samples_of
-from detmode.verify.claims import ClaimError, same_bits
+from detmode.verify.cases import ClaimError, cases, run_substituted, samples_of
+from detmode.verify.claims import same_bits
 
 CPU = torch.device("cpu")
 LOADED = [name for name in timed_families() if inputs([name], [torch.float32], sizes="tests")]

@@ -101,8 +101,11 @@ def test_an_unknown_pytorch_or_python(fresh, monkeypatch, caplog):
     (line,) = told(caplog)
     assert torch.__version__ in line
     monkeypatch.undo()
-    monkeypatch.setattr(native, "_PYTHON", (3, 1))
-    assert "CPython 3.1" in str(native.problem())
+    monkeypatch.setattr(native, "_PYTHON", ((3, 1), (3, 2)))
+    assert "CPython 3.1 to 3.2" in str(native.problem())
+    monkeypatch.undo()
+    monkeypatch.setattr(native.sysconfig, "get_config_var", lambda _: 1)
+    assert "without the GIL" in str(native.problem())
 
 
 def test_a_cache_that_cannot_be_written(fresh, monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """check_ranks: four gloo ranks, faults in one of them, and what every rank is told."""
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,15 +121,19 @@ def test_rank_that_fails(results: Results) -> None:
 
 
 def test_no_majority() -> None:
-    """Two ranks against two: all four are suspects, and no list of names is without end."""
+    """Two ranks against two: all four are suspects, and no list of names is without end.
+
+    The error says the same in a process to which it is sent.
+    """
     held = {
         rank: {f"weight{n}": Held(1, "float32[2]", str(rank // 2)) for n in range(9)}
         for rank in range(4)
     }
     verdict = verdict_on_tensors(held, 3, None)
     assert verdict is not None
+    verdict = pickle.loads(pickle.dumps(verdict))
     assert verdict.ranks == (0, 1, 2, 3)
-    assert verdict.text == (
+    assert str(verdict) == (
         "check_ranks: ranks 0 and 1, and ranks 2 and 3, have different bytes in 'weight0' "
         "(float32[2]) after step 3. Ranks without a majority cannot tell which of them is wrong. "
         "These differ too: weight1, weight2, weight3, weight4, weight5 and 3 more"

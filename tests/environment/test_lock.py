@@ -16,11 +16,12 @@ from detmode.cli import locks
 from detmode.environment.doctor import distributed_runs, numerics, processes
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
+from detmode.environment.lock import lock_file
 from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
 from detmode.environment.lock.drift import DriftError, drift
 from detmode.environment.lock.here import lock_of
-from detmode.environment.lock.lock_file import LockError, LockFile
+from detmode.process.files import FileError
 from detmode.rules import default_rules
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -51,7 +52,7 @@ def test_a_run_of_its_own_lock(locked: Path, run_command: Run) -> None:
     assert (again.returncode, again.stderr.strip()) == (0, UNCHECKED)
     assert run_command("run", "--quiet", "--write-lock", "train.py", "0").returncode == 0
     assert locked.read_text() == content
-    sections = LockFile.read(locked).sections
+    sections = lock_file.read(locked)
     assert sorted(sections) == list(sections)
     assert all(sorted(section) == list(section) for section in sections.values())
     assert sections["versions"]["torch"] == torch.__version__
@@ -205,8 +206,8 @@ def test_nothing_is_half_written(locked: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(LockError, match="No space left"):
-        LockFile({}).write(locked)
+    with pytest.raises(FileError, match="No space left"):
+        lock_file.write({}, locked)
     assert locked.read_text() == content
     assert len(list(locked.parent.iterdir())) == 2
 
@@ -238,7 +239,7 @@ def test_recordings_have_locks(tmp_path: Path) -> None:
         with detmode.record(tmp_path / str(seed)):
             torch.manual_seed(seed)
             torch.rand(2)
-    assert LockFile.read(tmp_path / "0" / "detmode.lock").sections["generators"].keys() == {"torch"}
+    assert lock_file.read(tmp_path / "0" / "detmode.lock")["generators"].keys() == {"torch"}
     comparison = detmode.diff(tmp_path / "0", tmp_path / "1")
     ((name, first, second),) = comparison.started
     assert (name, first[:2], second[:2]) == ("seed of torch", "0 ", "1 ")
@@ -251,7 +252,7 @@ def test_recordings_have_locks(tmp_path: Path) -> None:
 
 def test_workers_are_not_the_program(tmp_path: Path) -> None:
     """A forked worker seeds itself by its number, which is no choice of the program."""
-    lock, plain = LockFile({"generators": {}}), torch.manual_seed
+    lock, plain = {"generators": {}}, torch.manual_seed
     loader = torch.utils.data.DataLoader(torch.arange(2), num_workers=1)
     with Choices(lock):
         assert len([*loader]) == 2
@@ -284,7 +285,7 @@ def test_picks_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     with Choices() as first, Choices() as second:
         assert Autotuner().run("64", "wide") == "wide"
     assert first.sections["triton"] == second.sections["triton"] == {name: "wide"}
-    with Choices(LockFile(first.sections)):
+    with Choices(first.sections):
         assert Autotuner().run("64", "narrow") == "wide"
     assert Autotuner.run is plain
     assert Autotuner().run("64", "narrow") == "narrow"
@@ -301,9 +302,9 @@ def test_picks_of_inductor() -> None:
     with Choices() as first:
         pick(2.0, 1.0)
     assert first.sections["inductor"] == {"mm(float32[2, 3], float32[2, 3])": "template_1"}
-    with Choices(LockFile(first.sections)):
+    with Choices(first.sections):
         pick(2.0, 1.0)
-    with Choices(LockFile(first.sections)), pytest.raises(DriftError, match="here extern_mm"):
+    with Choices(first.sections), pytest.raises(DriftError, match="here extern_mm"):
         pick(1.0, 2.0)
 
 
@@ -317,8 +318,8 @@ def test_ranks(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         torch.manual_seed(1)
     assert writing.end(0) == 0
     assert locked.read_text() == content
-    sections = dict(LockFile.read(locked).sections)
-    LockFile({**sections, "run": {**sections["run"], "ranks": 2}}).write(locked)
+    sections = dict(lock_file.read(locked))
+    lock_file.write({**sections, "run": {**sections["run"], "ranks": 2}}, locked)
     options = Namespace(lock=locked, locked="error", write_lock=False)
     comparing = locks.RunLock(options, detmode.DeterministicMode())
     assert comparing.refusal is None
@@ -393,6 +394,6 @@ def test_variables_of_cudnn_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Newer ones too, by the beginning of their names; not those that say where dumps lie."""
     monkeypatch.setenv("TORCH_CUDNN_V8_API_DISABLED", "1")
     monkeypatch.setenv("TORCH_CUDNN_NEW_DUMP_DIR", "/tmp")
-    names = lock_of().sections["variables"].keys()
+    names = lock_of()["variables"].keys()
     assert "TORCH_CUDNN_V8_API_DISABLED" in names
     assert "TORCH_CUDNN_NEW_DUMP_DIR" not in names

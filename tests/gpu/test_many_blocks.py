@@ -10,7 +10,9 @@ import pytest
 import torch
 from variation import Load
 
+from detmode.rules.grid_sampler.arguments import backward
 from detmode.table.conditions import FLOATING, INTEGRAL
+from detmode.table.samples import Maker
 from detmode.verify.cases import tensors_of
 from detmode.verify.claims import same_bits
 from tests.shared import needs
@@ -48,6 +50,12 @@ def pool_backward(dims: int) -> Callable[..., object]:
     return lambda grad, x, indices: func(grad, x, [2] * dims, [4] * dims, indices)
 
 
+def sampled(size: tuple[int, ...], smooth: bool) -> Tensors:
+    """A gradient, an image or volume, and a grid as large; so many samples may have tiles."""
+    call = backward(Maker(torch.float32), (1, 1), size, size, smooth=smooth)
+    return call["grad_output"], call["input"], call["grid"]
+
+
 CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
     **{
         f"{op}-{dtype}": (
@@ -80,6 +88,19 @@ CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
         )
         for dims in (2, 3)
         for dtype in FLOATING
+    },
+    **{
+        f"grid_sampler_{dims}d_backward-{'smooth' if smooth else 'rough'}": (
+            lambda *tensors, dims=dims: getattr(aten, f"grid_sampler_{dims}d_backward")(
+                *tensors, 0, 1, True, [True, False]
+            ),
+            lambda size=size, smooth=smooth: sampled(size, smooth),
+        )
+        for dims, size, smooth in (
+            (2, (1025, 1100), True),
+            (3, (100, 104, 102), True),
+            (3, (100, 104, 102), False),
+        )
     },
 }
 """By name a call, and what makes its arguments."""

@@ -356,7 +356,7 @@ def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
     [
         "detmode.process.torch_settings.CUDNN_BENCHMARK.choose",
         "torch.utils._python_dispatch.TorchDispatchMode.__enter__",
-        "detmode.mode.deterministic_mode.Detours",
+        "detmode.mode.detours.replace",
         "detmode.cuda.host.choose_schedule",
     ],
 )

@@ -6,16 +6,23 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 
 import pytest
 import torch
 import torch.nn.functional as F
+from models import MODELS, Make
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
+from detmode.cuda.native import host_steps
 from detmode.mode import native_calls, native_frames
+from detmode.process.setting import is_flag_on
+from detmode.process.torch_settings import deterministic_flag
+from detmode.reports.report import Report
+from detmode.reports.union import of_ranks
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -67,9 +74,12 @@ def both(monkeypatch, program, **arguments):
 
 
 def rows(mode):
-    """The rows whole, with counts by module, and the order of the calls."""
-    report = mode.report()
-    return [(row.line, row.count, row.modules, row.outer_site) for row in report.records]
+    """The rows whole, with counts by module; native ones where Python's way has them, too."""
+    return [
+        (row.line, row.count, row.modules, row.outer_site)
+        for row in mode.records
+        if row.action != "native" or mode.policy.warn_only
+    ]
 
 
 def tensors(value):
@@ -187,6 +197,129 @@ def test_models(name, replays, monkeypatch):
     assert own_losses == losses
     assert same_bits(list(own_weights.values()), list(weights.values()))
     assert by_player == in_python
+
+
+# The same as with a dispatch mode
+
+
+def rows_of_both(mode):
+    """The rows of calls that a dispatch mode and kernels see, under the functional names.
+
+    In backward, PyTorch calls other variants while a dispatch mode is on.
+    """
+    counts = Counter()
+    for row in mode.records:
+        if row.family != "uninitialized_memory":
+            name = row.overload.replace("_.", ".").replace(".Tensor", ".default")
+            name = name.replace("aten::_index_put_impl", "aten::index_put")
+            for module, count in (row.modules or {None: row.count}).items():
+                counts[name, row.action, row.site, row.outer_site, module] += count
+    return counts
+
+
+def in_both_ways(monkeypatch, program, **arguments):
+    """The reports of a dispatch mode and of the player."""
+    modes = []
+    for number, intercept in ((0, "all"), (1, "listed")):
+        torch.manual_seed(0)
+        with way(monkeypatch, number, intercept=intercept, **arguments) as mode:
+            program()
+        modes.append(mode)
+    return modes
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(MODELS))
+def test_models_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Row for row, count for count, native rows among them."""
+
+    def program():
+        training = MODELS[name](Make(torch.device("cpu"), tiny=True))
+        for _ in range(4):
+            training.loss().backward()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+    assert "left to PyTorch's flag" not in by_player.report().verdict
+
+
+@pytest.mark.parametrize("name", selection.todays_forms(FUNCTIONS))
+@pytest.mark.filterwarnings("ignore")  # each call of the table warns somewhere
+def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Row for row, count for count, native rows among them."""
+    function, make = FUNCTIONS[name]
+
+    def program():
+        arguments = make()
+        for _ in range(4):
+            leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
+            result = function(*leaves)
+            if result.requires_grad:
+                result.backward(torch.ones_like(result))
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+def test_the_verdict_on_several_processes(replays, monkeypatch):
+    """It says that native calls were counted where all have counted them; JSON keeps it."""
+    reports = []
+    for number in (0, 1, 1):
+        with way(monkeypatch, number) as mode:
+            added(*data())
+        reports.append(mode.report())
+    in_python, first, second = reports
+    uncounted = "unlisted calls, and those left to PyTorch's flag, were not counted"
+    assert uncounted in of_ranks(first, [in_python], 2, {}).verdict
+    assert uncounted in of_ranks(in_python, [first], 2, {}).verdict
+    whole = of_ranks(first, [second], 2, {})
+    assert "(unlisted calls were not counted; " in whole.verdict
+    assert Report.from_json(whole.to_json()).verdict == whole.verdict
+
+
+@pytest.mark.filterwarnings("ignore")  # while it is off
+def test_a_flag_that_the_program_turns_off(replays, monkeypatch):
+    """Native calls are decided on by the flag of the moment, as with a dispatch mode."""
+
+    def program():
+        for is_on in (True, False, True):
+            torch.use_deterministic_algorithms(is_on)
+            for _ in range(4):
+                F.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 2))
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+    assert sum(row.count for row in by_player.records) == 12
+    assert "unsettled" not in by_player.report().head
+
+
+# PyTorch tells that the test's own kernel overrides ATen's.
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_another_thread_leaves_the_flag_on_during_a_native_call(replays, monkeypatch):
+    """One that needs it off waits for the end of the call, although Python knows nothing of it."""
+    kernels, states = torch.library.Library("aten", "IMPL"), []
+
+    def kernel(x, *_):
+        """In the place of ATen's, so that the other thread comes in its midst."""
+        off = threading.Thread(target=deterministic_flag(False).around, args=(lambda: None,))
+        off.start()
+        off.join(0.05)
+        is_outside_python = sys._getframe(1).f_code.co_filename == __file__
+        states.append((is_outside_python, off.is_alive(), is_flag_on()))
+        threads.append(off)
+        return x.clone()
+
+    threads = []
+    kernels.impl("convolution", kernel, "CPU")
+    try:
+        with way(monkeypatch, 1) as mode:
+            for _ in range(4):
+                torch.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 2))
+                threads[-1].join()
+    finally:
+        kernels._destroy()
+    assert states == [(False, True, True)] * 2 + [(True, True, True)] * 2
+    assert [(row.action, row.count) for row in mode.records] == [("native", 4)]
 
 
 class Leaf(torch.nn.Module):
@@ -337,6 +470,7 @@ SURROUNDINGS = {
     "a parameter": lambda: added(torch.nn.Parameter(data()[0]), *data()[1:]).detach(),
     "an expanded tensor": lambda: added(torch.zeros(3).expand(6, 3), *data()[1:]),
     "no rows": lambda: added(torch.zeros(4, 3), torch.zeros(0).long(), torch.zeros(0, 3)),
+    "no rows, converted": lambda: added(data()[0], torch.zeros(0).int(), torch.zeros(0, 3)),
     "a number": lambda: torch.index_add(data()[0], 0, *data()[1:], alpha=2.5),
     "conjugate views": lambda: torch.randn(3, dtype=torch.complex64).conj().cumsum(0),
     "in place": lambda: data()[0].index_add_(0, *data()[1:]),
@@ -362,6 +496,45 @@ def test_surroundings(name, replays, monkeypatch):
     for value, known in zip(results, expected):
         are_plain = not isinstance(value, torch.Tensor) and not torch.is_tensor(value[0])
         assert value == known if are_plain else same_bits(tensors(value), tensors(known))
+
+
+def convolved(x=None):
+    return F.conv1d(torch.ones(2, 1, 6) if x is None else x, torch.ones(1, 1, 2))
+
+
+def convolved_in_inference_mode():
+    with torch.inference_mode():
+        return convolved()
+
+
+def convolved_with_an_error():
+    with pytest.raises(RuntimeError, match="to have 1 channels"):
+        convolved(torch.ones(2, 3, 6))
+
+
+NATIVE_SURROUNDINGS = {
+    "vmap": lambda: torch.func.vmap(convolved)(torch.ones(3, 2, 1, 6)),
+    "grad": lambda: torch.func.grad(lambda x: convolved(x).sum())(torch.ones(2, 1, 6)),
+    "jvp": lambda: torch.func.jvp(convolved, (torch.ones(2, 1, 6),), (torch.ones(2, 1, 6),)),
+    "inference mode": convolved_in_inference_mode,
+    "a subclass": lambda: convolved(TwoTensor(torch.ones(2, 1, 6), torch.ones(2, 1, 6))),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16)(convolved)(),
+    "shared memory": lambda: (lambda x: F.conv1d(x, x[:1, :, :2]))(torch.ones(2, 1, 6)),
+    "an error": convolved_with_an_error,
+    "backward": lambda: convolved(torch.ones(2, 1, 6, requires_grad=True)).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE_SURROUNDINGS)
+def test_native_calls_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """Transforms, subclasses and errors: row for row, count for count."""
+
+    def program():
+        for _ in range(4):
+            NATIVE_SURROUNDINGS[name]()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
 
 
 ERRORS = {
@@ -583,14 +756,20 @@ def growth(function, times):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
-def test_calls_do_not_grow_memory(replays, monkeypatch):
+def test_calls_do_not_grow_memory(replays, player, monkeypatch):
     """Neither the process nor an argument's references grow: 10^6 calls in the full profile."""
     times = 1_000_000 if selection.PROFILE_NAME == "full" else 20_000
     monkeypatch.setattr(host, "launch_blocks", lambda *_: None)
     arguments = data()
     uses = [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments]
+    x, weight = torch.ones(1, 1, 4), torch.ones(1, 1, 2)
     with way(monkeypatch, 1) as mode:
-        assert growth(lambda: added(*arguments), times) < 4096
+        again(lambda: added(*arguments))
+        player.dm_host_step(None)
+        try:
+            assert growth(lambda: (added(*arguments), F.conv1d(x, weight)), times) < 4096
+        finally:
+            player.dm_host_step(host_steps.make)
     assert replays() >= times
-    assert [row.count for row in mode.records] == [times + 2000]
+    assert [row.count for row in mode.records] == [times + 2004, times + 2000]
     assert [torch._C._storage_Use_Count(x.untyped_storage()._cdata) for x in arguments] == uses

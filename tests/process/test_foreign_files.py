@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 import detmode
 from detmode import DeterministicMode, Report
+from detmode.environment.lock import lock_file
 from detmode.environment.lock.drift import differences
 from detmode.environment.lock.here import lock_of
-from detmode.environment.lock.lock_file import LockError, LockFile
 from detmode.mode.audit.audit_report import AuditReport
+from detmode.process.files import FileError
 from detmode.testing import baseline
 from detmode.verify.certificates import Certificate
 
@@ -164,14 +165,14 @@ def without_none(value: Any) -> Any:
 
 
 @thorough
-@given(mutated({"format": 1, **lock_of().sections}))
+@given(mutated({"format": 1, **lock_of()}))
 def test_locks(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    """A lock is compared, or refused with a LockError; what is missing in it is a difference."""
+    """A lock is compared, or refused; what is missing in it is a difference."""
     file = tmp_path_factory.getbasetemp() / "a.lock"
     file.write_text(tomli_w.dumps(without_none(value if isinstance(value, dict) else {"a": value})))
     try:
-        lock = LockFile.read(file)
-    except LockError as error:
+        lock = lock_file.read(file)
+    except FileError as error:
         check_refusal(file, error)
         return
     here = lock_of()
@@ -179,7 +180,7 @@ def test_locks(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     for each in found:
         check_printable(str(each))
         assert "\n" not in str(each)
-    for section in here.sections.keys() - lock.sections.keys():
+    for section in here.keys() - lock.keys():
         assert any(each.name == f"section [{section}]" for each in found)
 
 
@@ -197,12 +198,12 @@ def test_locks(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     )
 )
 def test_baselines(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
-    """The offenders of a baseline are texts, or it is refused with a BaselineError."""
+    """The offenders of a baseline are texts, or it is refused."""
     file = tmp_path_factory.getbasetemp() / "a.baseline"
     file.write_text(json.dumps(value))
     try:
         keys = baseline.read(file)
-    except baseline.BaselineError as error:
+    except FileError as error:
         check_refusal(file, error)
         return
     assert all(isinstance(text, str) for key in keys for text in key)
@@ -210,8 +211,8 @@ def test_baselines(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None
 
 DEEP = "[" * 100_000
 READERS: dict[str, tuple[Callable[[Path], object], type[Exception]]] = {
-    "lock": (LockFile.read, LockError),
-    "baseline": (baseline.read, baseline.BaselineError),
+    "lock": (lock_file.read, FileError),
+    "baseline": (baseline.read, FileError),
 }
 
 
@@ -265,9 +266,9 @@ def hostile_lock(folder: Path) -> Path:
     sections = {
         name: {key: hostile if isinstance(value, str) else value for key, value in section.items()}
         | {hostile: hostile}
-        for name, section in lock.sections.items()
+        for name, section in lock.items()
     }
-    LockFile(sections).write(folder / "hostile.lock")
+    lock_file.write(sections, folder / "hostile.lock")
     return folder / "hostile.lock"
 
 

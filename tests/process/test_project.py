@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from detmode.process.project import ProjectError, as_words, defaults_for
+from detmode.process.files import FileError
+from detmode.process.project import as_words, defaults_for
 
 TABLE = """
 [tool.detmode]
@@ -44,11 +45,12 @@ def test_options_as_they_are_typed(tmp_path: Path) -> None:
         ("strict = 'yes'", "strict: str in place of bool"),
         ("override = 'a=b'", "override: str in place of list"),
         ("recheck = = 1", "is no TOML"),
+        (f"recheck = {'[' * 9999}", "is no TOML: it is nested too deeply"),
     ],
 )
 def test_wrong_tables(line: str, words: str, tmp_path: Path) -> None:
     """An error names the file, what is wrong, and what there is."""
     (tmp_path / "pyproject.toml").write_text(f"[tool.detmode]\n{line}\n")
-    with pytest.raises(ProjectError, match=words) as raised:
+    with pytest.raises(FileError, match=words) as raised:
         defaults_for(tmp_path)
     assert str(tmp_path / "pyproject.toml") in str(raised.value)

@@ -13,7 +13,7 @@ import take_pictures
 from PIL import Image
 
 from detmode import Report, ReportRow
-from detmode.reports.page import Listing, Page, Table
+from detmode.reports.page import Listing, Page
 from detmode.reports.shown import Shown
 from tests.shared import needs
 
@@ -49,7 +49,7 @@ class Weighed(Shown):
     def page(self) -> Page:
         sizes = ("1.5 MB", "900 kB", "not counted", "20 bytes", "1.2 GB")
         listing = Listing("Bytes", ("moves",), tuple((size,) for size in sizes))
-        return Page("Sizes", "None.", "note", (), Table((), ()), listings=(listing,))
+        return Page("Sizes", "None.", "note", (), (), (), listings=(listing,))
 
 
 def asked(tmp_path: Path, shown: Shown, script: str, *options: str, scheme: str = "light") -> Any:

@@ -58,7 +58,7 @@ def test_a_copy_of_a_mode_has_its_arguments_and_counts_anew(how, kind):
     assert copied.records == ()
     assert run(copied) == expected != []
     assert [(row.overload, row.action, row.count) for row in mode.records] == expected
-    assert copied.report().page().table.rows == mode.report().page().table.rows
+    assert copied.report().page().rows == mode.report().page().rows
 
 
 @HOWS

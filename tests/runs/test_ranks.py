@@ -11,7 +11,7 @@ from torch import distributed
 
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock import lock_file
 from detmode.runs.collectives import ANY, Collective, GroupIdentity
 from detmode.runs.trace_file import Reader
 from tests.runs import rank_training
@@ -188,11 +188,11 @@ def test_checkpoint_has_the_digest_of_all_ranks(runs: Path) -> None:
 
 
 def change_lock(trace: Path, *, gpus: list[str], **variables: str) -> None:
-    lock = LockFile.read(trace / "detmode.lock")
-    sections = {name: dict(section) for name, section in lock.sections.items()}
+    lock = lock_file.read(trace / "detmode.lock")
+    sections = {name: dict(section) for name, section in lock.items()}
     sections["machine"]["gpus"] = gpus
     sections["variables"].update(variables)
-    LockFile(sections).write(trace / "detmode.lock")
+    lock_file.write(sections, trace / "detmode.lock")
 
 
 def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:

@@ -54,11 +54,11 @@ def run(options: argparse.Namespace) -> int:
         with usage_errors(CompileError, TimeoutError, TypeError, ValueError, about=f"{target}: "):
             certificates.append(certify(wanted.pop("kernel"), wanted.pop("arguments"), **wanted))
     if form_of(options) == "json":
-        give(options, "[" + ", ".join(each.to_json() for each in certificates) + "]")
+        give(options, "[" + ", ".join(certificate.to_json() for certificate in certificates) + "]")
     else:
         width = terminal_width(sys.stdout) if options.file is None else None
         give(options, "\n\n".join(certificate.text(width=width) for certificate in certificates))
-    return 0 if all(each.is_order_independent for each in certificates) else 1
+    return 0 if all(certificate.is_order_independent for certificate in certificates) else 1
 
 
 def _arguments_of(target: str) -> dict[str, Any]:
@@ -80,12 +80,12 @@ def _arguments_of(target: str) -> dict[str, Any]:
     if not hasattr(module, attribute):
         hint = did_you_mean(attribute, vars(module))
         raise UsageError(f"{target!r}: {name} has no {attribute!r}{hint}")
-    found = getattr(module, attribute)
-    if callable(found):
-        found = found()
-    if not isinstance(found, Mapping) or not {"kernel", "arguments"} <= set(found):
+    arguments = getattr(module, attribute)
+    if callable(arguments):
+        arguments = arguments()
+    if not isinstance(arguments, Mapping) or not {"kernel", "arguments"} <= set(arguments):
         raise UsageError(
             f"{target!r}: {attribute} must be a function without arguments, or a dict, that gives "
             "the arguments of detmode.certify by name, 'kernel' and 'arguments' among them"
         )
-    return dict(found)
+    return dict(arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from detmode.cli import options as option
@@ -59,16 +59,16 @@ def run(options: argparse.Namespace) -> int:
     if form == "github":
         lines = [
             annotation(
-                each.severity,
-                each.subject,
-                ": ".join(filter(None, (each.state, each.effect, each.remedy))),
+                finding.severity,
+                finding.subject,
+                ": ".join(filter(None, (finding.state, finding.effect, finding.remedy))),
             )
-            for each in shown
+            for finding in shown
         ]
         text = "\n".join([*lines, head])
     else:
         columns = ("subject", "severity", "state", "effect", "remedy")
-        rows = [finding.as_text() for finding in shown]
+        rows = list(map(asdict, shown))
         text = rows_as_asked(options, rows, columns, widths=(None, None, 40, 50, 50))
         if form == "table":
             hidden = "" if shows_notes or not counts["note"] else " (--all shows them)"
@@ -100,6 +100,6 @@ def _against(path: Path) -> list[Finding]:
     from detmode.environment.lock.drift import differences
 
     return [
-        Finding(each.name, each.here, f"locked: {each.locked}", each.remedy, "error")
-        for each in differences(read_lock(path), lock_here())
+        Finding(name, here, f"locked: {locked}", remedy, "error")
+        for name, locked, here, remedy in differences(read_lock(path), lock_here())
     ]

@@ -67,13 +67,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("-o -: a recording is a folder; give its name")
     program = prepared(options)
     from detmode.runs import recording
-    from detmode.runs.step_range import StepRange
+    from detmode.runs.step_range import steps_of
     from detmode.runs.trace_file import TraceError
 
     path = _path_of_rank(options.output)
     observed = modes(options)
     with usage_errors(ValueError, about="--"):
-        StepRange.of(options.steps)
+        steps_of(options.steps)
     selected = {"level": options.level, "steps": options.steps}
     with usage_errors(ValueError, about="--dump "):
         recorded = recording.record(path, dump=options.dump, **selected)

@@ -163,15 +163,15 @@ class _RunReport:
             self._telling.acquire()
 
     def _give(self, failure: str | None, patience: float) -> None:
-        own, shared = self.spawned.report(self._mode.report(), patience), self._shared
+        local, shared = self.spawned.report(self._mode.report(), patience), self._shared
         if failure is not None:
-            own.head["failure"] = failure
+            local.head["failure"] = failure
         failed = failure is not None
-        whole = shared.give(own, failed=failed, patience=patience) if shared else own
+        whole = shared.give(local, failed=failed, patience=patience) if shared else local
         if whole is not None:
             _show(self._options, whole, shared)
         elif shared is not None and shared.is_left_to_others:
-            note(f"rank {shared.rank.number} failed; others will report. So far: {own.verdict}")
+            note(f"rank {shared.rank.number} failed; others will report. So far: {local.verdict}")
 
 
 def _show(options: argparse.Namespace, report: Report, shared: OneReport | None) -> None:

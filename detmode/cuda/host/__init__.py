@@ -49,28 +49,19 @@ MOST_SHARED = 48 * 1024
 """Bytes of dynamic shared memory of a block: what every GPU has."""
 
 
+DEVICE_ASSERT, OUT_OF_BOUNDS, DATA_RACE, STOPPED = 2, 3, 4, 5
+"""Statuses of a launch, as in state.h."""
+
+
 class LaunchError(RuntimeError):
     """A launch did something that is an error or undefined on a GPU; the outputs are unchanged."""
+
+    status = 1
+    """The number in state.h; 1 for what has none of its own."""
 
 
 class DeviceAssert(LaunchError):  # noqa: N818 -- the words of PyTorch's "device-side assert"
     """A `DETMODE_ASSERT` did not hold."""
-
-
-class OutOfBounds(LaunchError):  # noqa: N818 -- as above
-    """An access outside the memory of the launch."""
-
-
-class DataRace(LaunchError):  # noqa: N818 -- as above
-    """Two accesses, at least one of them a write, that nothing orders."""
-
-
-class Stopped(LaunchError):  # noqa: N818 -- as above
-    """The launch was ended before its end: its time was over, or Ctrl-C came."""
-
-
-_ERRORS = (LaunchError, LaunchError, DeviceAssert, OutOfBounds, DataRace, Stopped)
-"""By the status of state.h."""
 
 
 class _Buffer(ctypes.Structure):
@@ -249,7 +240,10 @@ def launch_blocks(
     if status:
         names = [parameter.name for parameter in signature.parameters]
         message = _POSITION.sub(lambda match: repr(names[int(match[1])]), message)
-        raise _ERRORS[status](f"{signature.where}: {message}")
+        kind = DeviceAssert if status == DEVICE_ASSERT else LaunchError
+        error = kind(f"{signature.where}: {message}")
+        error.status = status
+        raise error
 
 
 _Region: TypeAlias = tuple[int, int, bool, int]

@@ -137,6 +137,11 @@ struct component {
     if (fraction_of(word) != 0) return ZEROS + 1;
     return negative(word) ? NEGATIVE_ZEROS : ZEROS;
   }
+  // The same, but for zeros, which have a denormal's: a sum of them is 0 all the same.
+  static __device__ __forceinline__ int32_t key_among_zeros(value_t addend) {
+    int exponent = exponent_of(F::to_bits(addend));
+    return exponent == exponent_mask ? SPECIAL : ZEROS + (exponent > 1 ? exponent : 1);
+  }
 
   // A float times 2^power, rounded to nearest even, in two ways: exact in double, which holds a
   // float and any such power, until it is rounded; and by a shift of its significand, of which
@@ -304,6 +309,13 @@ class accumulator {
 
   __device__ __forceinline__ void observe(int64_t destination, addend_t addend) const {
     raise(destination, key_of(addend));
+  }
+  // The same for sums that finish_from_zero finishes, in fewer instructions.
+  __device__ __forceinline__ void observe_from_zero(int64_t destination, addend_t addend) const {
+    for (int c = 0; c < components; ++c) {
+      auto value = accumulator_detail::component_of(addend, c);
+      space::raise(key_at(destination, c), part::key_among_zeros(value));
+    }
   }
   __device__ __forceinline__ void add(int64_t destination, addend_t addend) const {
     for (int c = 0; c < components; ++c) {

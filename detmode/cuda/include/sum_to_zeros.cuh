@@ -4,10 +4,13 @@
 #include "accumulator.cuh"
 
 // Two neighbours a thread. Where neither has an addend their sums are not read: in a large result
-// that few addends meet, these are most of the bytes.
+// that few addends meet, these are most of the bytes. Where `needed` is not null, but what it
+// points at is 0, `result` is filled already.
 template <typename scalar_t>
 __global__ void finish_sums(const int32_t* __restrict__ keys, const int64_t* __restrict__ sums,
-                            scalar_t* __restrict__ result, int64_t n, int64_t headroom) {
+                            scalar_t* __restrict__ result, int64_t n, int64_t headroom,
+                            const int32_t* needed) {
+  if (needed != nullptr && *needed == 0) return;
   using sum_t = accumulator<scalar_t>;
   for (int64_t i = 2 * thread_index(); i + 1 < n; i += 2 * thread_count()) {
     auto pair_of_keys = *reinterpret_cast<const pack_of<int32_t, 2>*>(keys + i);

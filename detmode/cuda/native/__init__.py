@@ -33,7 +33,8 @@ VARIABLE = "DETMODE_NATIVE"
 """The environment variable that switches the player on and off."""
 
 _SOURCE = Path(__file__).with_name("player.cpp")
-_PYTHON = (3, 11)
+_PYTHON = (3, 10), (3, 14)
+"""The oldest and the newest CPython whose frames the player reads."""
 _logger = logging.getLogger("detmode")
 
 Player = ctypes.PyDLL
@@ -62,9 +63,13 @@ def problem() -> str | None:
     if not is_known or not hasattr(torch.library, "get_kernel"):
         newest = "{}.{}".format(*SUPPORTED[1])
         return f"it is for PyTorch 2.9 to {newest}, and this is {torch.__version__}"
-    if platform.python_implementation() != "CPython" or sys.version_info[:2] != _PYTHON:
-        known = "{}.{}".format(*_PYTHON)
-        return f"it reads the frames of CPython {known}, and this is {platform.python_version()}"
+    has_lock = not sysconfig.get_config_var("Py_GIL_DISABLED")
+    is_known = _PYTHON[0] <= sys.version_info[:2] <= _PYTHON[1] and has_lock
+    if platform.python_implementation() != "CPython" or not is_known:
+        here = f"{platform.python_implementation()} {platform.python_version()}"
+        known = "{}.{} to {}.{}".format(*_PYTHON[0], *_PYTHON[1])
+        here += "" if has_lock else " without the GIL"
+        return f"it reads the frames of CPython {known} with the GIL, and this is {here}"
     return None
 
 
@@ -193,6 +198,7 @@ def _compiled() -> tuple[bytes, str]:
 _Word = ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "op": (ctypes.c_int, [ctypes.c_char_p] * 3),
+    "prepare": (None, [ctypes.c_int] * 2),
     "register": (None, [ctypes.c_int]),
     "unregister": (None, [ctypes.c_int]),
     "table": (ctypes.c_void_p, [ctypes.c_uint64]),
@@ -200,6 +206,9 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "activate": (None, [ctypes.c_void_p]),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
     "after_fork": (None, []),
+    "holds": (None, [ctypes.POINTER(ctypes.c_int)]),
+    "native_here": (ctypes.c_int, []),
+    "native_elsewhere": (ctypes.c_int, []),
     "replayed": (ctypes.c_uint64, []),
     "host_step": (None, [ctypes.py_object]),
     "know": (None, [ctypes.c_void_p, ctypes.c_int]),

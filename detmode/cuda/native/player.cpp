@@ -1,7 +1,8 @@
 // Calls of listed operators without Python and without the GIL. A boxed kernel stands at the key of
 // a backend, above detmode's kernel in Python. It looks a call up by all that its launcher depends
 // on, writes the number of its row and place to a log, and repeats the steps of the launcher's plan
-// with the call's own tensors. What it does not know it hands to Python, which may teach it.
+// with the call's own tensors, or calls ATen's kernel, which is deterministic under PyTorch's flag.
+// What it does not know it hands to Python, which may teach it.
 //
 // Only threads that hold the GIL add anything but log entries and notes. Readers take no lock, so
 // nothing is freed while a thread looks.
@@ -11,30 +12,29 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/copy_ops.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ScopeExit.h>
 #include <dlfcn.h>
 #include <torch/csrc/Exceptions.h>  // python_error
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 
+#include <bit>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <typeinfo>
-#if __has_include(<torch/csrc/autograd/node.h>)  // from PyTorch 2.13 on
-#include <torch/csrc/autograd/node.h>
-#else
-#include <torch/csrc/autograd/function.h>
-#endif
 
-#if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030C0000
-#error "frames are read as CPython 3.11 has them"
-#endif
+#if PY_VERSION_HEX >> 16 == 0x030B
 #define Py_BUILD_CORE 1
 #include <internal/pycore_frame.h>
+#endif
 
 namespace {
 
@@ -55,6 +55,9 @@ inline uint64_t mix(uint64_t hash, uint64_t word) {
   return hash ^ (hash >> 29);
 }
 
+struct Any {
+  bool operator()(const auto&) const { return true; }
+};
 template <class Value>
 struct Chains {  // by hash; values are added and never taken out
   struct Link {
@@ -65,14 +68,12 @@ struct Chains {  // by hash; values are added and never taken out
   std::atomic<Link*> heads[HEADS] = {};
   std::deque<Link> links;
 
-  Value* find(uint64_t hash, auto same) const {
+  template <class Same = Any>
+  Value* find(uint64_t hash, Same same = {}) const {
     Link* link = heads[hash >> 52].load(std::memory_order_acquire);
     for (; link; link = link->next)
       if (link->hash == hash && same(link->value)) return &link->value;
     return nullptr;
-  }
-  Value* find(uint64_t hash) const {
-    return find(hash, [](auto&) { return true; });
   }
   void add(uint64_t hash, Value value) {
     auto& head = heads[hash >> 52];
@@ -81,34 +82,13 @@ struct Chains {  // by hash; values are added and never taken out
   }
 };
 
-// The calls in their order, for Python to count: the numbers of their entries.
-struct Log {
-  std::mutex mutex;
-  int n = 0;
-  uint32_t numbers[LOG];
-
-  // False where the log is full: Python counts the call, and empties the log first.
-  bool add(uint32_t entry) {
-    std::lock_guard lock(mutex);
-    if (n == LOG) return false;
-    numbers[n++] = entry;
-    return true;
-  }
-  int take(uint32_t* taken) {
-    std::lock_guard lock(mutex);
-    memcpy(taken, numbers, sizeof *taken * n);
-    return std::exchange(n, 0);
-  }
-};
-
-enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NEVER = -2 };
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NATIVE = -1, NEVER = -2 };
 
 struct Plan {
   Words key;
   uint32_t row;  // of the rule table: calls at one place may meet several
-  Words steps;   // or NEVER
+  Words steps;   // or NATIVE: ATen's kernel makes the call; or NEVER
 };
-
 struct Table {  // of a block
   uint64_t number;
   Chains<Plan> plans;
@@ -121,13 +101,16 @@ struct Op {
   c10::DispatchKey key;
   size_t n_arguments;
   int number;
-  std::optional<c10::SafeKernelFunction> below;  // detmode's kernel in Python
+  bool is_taught = false;                                // else all calls are Python's
+  std::optional<c10::SafeKernelFunction> native, below;  // ATen's kernel; detmode's in Python
   std::optional<c10::RegistrationHandleRAII> registration;
 };
 
 // Never destroyed: daemon threads may go on while the process ends.
 std::deque<Op>& ops = *new std::deque<Op>;
-Log& call_log = *new Log;
+// The calls in their order, for Python to count: the numbers of their entries.
+std::mutex& log_mutex = *new std::mutex;
+uint32_t logged[LOG], n_logged = 0;
 std::atomic<Table*> active{nullptr};  // null while all calls are Python's
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
@@ -138,21 +121,23 @@ PyObject* host_step = nullptr;  // makes a step of a plan on the host
 struct Pending {
   const Op* op = nullptr;
   uint64_t table = 0, hash = 0;
+  bool shares_memory = false;
   Words key;  // empty where no plan is wanted
 };
 thread_local Pending pending;
-thread_local int in_python = 0;    // calls that were handed over and have not returned
+thread_local int in_python = 0;  // calls that were handed over and have not returned
+// Calls of ATen's kernels that need PyTorch's flag. Others that need it off hold them up, and wait.
+std::atomic<int> n_native{0};
+int* n_holds = nullptr;  // Python's
+thread_local int in_native = 0;
 thread_local uint64_t joined = 0;  // the table for which Python has counted a call of this thread
 thread_local uint64_t first_number = 0;  // of the nodes that the thread has made since
-
-// Places: the user's line, and the module.
 
 enum Role : uint32_t { OTHER, MODULE, ENGINE, USER, UNFIT };  // of the code of a frame
 
 // By address: a number that no other object gets, with the role in the lowest bits; 0 once gone.
 Chains<uint64_t>& objects = *new Chains<uint64_t>;
 uint64_t n_objects = 0;
-
 // Without loss, so that no two addresses share one.
 uint64_t hash_of(const void* address) { return mix(1, reinterpret_cast<uint64_t>(address)); }
 
@@ -162,30 +147,53 @@ uint64_t object_at(const void* address) {
 }
 
 void set_object(const void* address, uint64_t value) {
-  if (uint64_t* object = objects.find(hash_of(address)))
-    std::atomic_ref(*object).store(value);
-  else
-    objects.add(hash_of(address), value);
+  uint64_t* object = objects.find(hash_of(address));
+  object ? std::atomic_ref(*object).store(value) : objects.add(hash_of(address), value);
 }
 
-PyObject* self_of(const _PyInterpreterFrame* frame) {
-  PyObject* self = frame->localsplus[0];
+#if PY_VERSION_HEX >> 16 == 0x030B
+// A thread's frames change only by the thread itself, which is here: reading them takes no GIL.
+using Frame = _PyInterpreterFrame*;
+struct FrameLock {};
+Frame complete(Frame f) {
+  while (f && _PyFrame_IsIncomplete(f)) f = f->previous;
+  return f;
+}
+Frame innermost(PyThreadState* state) { return complete(state->cframe->current_frame); }
+Frame caller_of(Frame f) { return complete(f->previous); }
+const void* code_of(Frame f) { return f->f_code; }
+uint64_t instruction_of(Frame f) { return _PyInterpreterFrame_LASTI(f); }
+const void* self_of(Frame f) {
+  PyObject* self = f->localsplus[0];
   return self && Py_IS_TYPE(self, &PyCell_Type) ? PyCell_GET(self) : self;
 }
+#else
+using Frame = THPFrameObjectPtr;  // of an object, which CPython makes for these functions
+using FrameLock = pybind11::gil_scoped_acquire;
+Frame innermost(PyThreadState* state) { return Frame(PyThreadState_GetFrame(state)); }
+Frame caller_of(Frame& f) { return Frame(PyFrame_GetBack(f)); }
+// What these two return lives as long as the frame.
+const void* code_of(Frame& f) { return THPCodeObjectPtr(PyFrame_GetCode(f)).get(); }
+const void* self_of(Frame& f) {
+  THPObjectPtr self(PyFrame_GetVarString(f, "self"));
+  if (!self) PyErr_Clear();
+  return self.get();
+}
+uint64_t instruction_of(Frame& f) { return PyFrame_GetLasti(f); }
+#endif
 
 // Finds numbers for the nearest frame of the user's and the innermost module, 0 where there is
-// none; false if Python has to look. A thread's frames change only by the thread itself, which is
-// here: reading them takes no GIL.
+// none; false if Python has to look.
 bool find_frames(uint64_t& user, uint64_t& module) {
   PyThreadState* state = PyGILState_GetThisThreadState();
-  auto* f = state ? state->cframe->current_frame : nullptr;
-  for (; f && !(user && module); f = f->previous) {
-    if (_PyFrame_IsIncomplete(f)) continue;
-    const uint64_t code = object_at(f->f_code);
+  if (!state) return true;
+  [[maybe_unused]] FrameLock lock;
+  for (Frame f = innermost(state); f && !(user && module); f = caller_of(f)) {
+    const uint64_t code = object_at(code_of(f));
     const auto role = Role(code & 7);
     if (!code || role == UNFIT) return false;
     if (role == ENGINE) return true;  // what called a backward has not made the call
-    if (role == USER && !user) user = mix(mix(2, code), _PyInterpreterFrame_LASTI(f));
+    if (role == USER && !user) user = mix(mix(2, code), instruction_of(f));
     if (role == MODULE && !module && !(module = object_at(self_of(f)))) return false;
   }
   return true;
@@ -232,41 +240,36 @@ uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
   return mix(mix(mix(7, op.number), row), place);
 }
 
-// Keys: all that a launcher, or the choice of a row, may depend on.
-
-class Key {
- public:
-  explicit Key(const Op& op, const c10::IValue* arguments) {
+struct Key {  // all that a launcher, or the choice of a row, may depend on
+  Key(const Op& op, const c10::IValue* arguments) {
     put(op.number);
     put(Word(at::GradMode::is_enabled()) |
         at::globalContext().deterministicFillUninitializedMemory() << 1);
     for (size_t i = 0; i < op.n_arguments; i++) put(arguments[i]);
+    for (int i = 1; i < n_tensors; i++)
+      for (int j = 0; j < i; j++)
+        shares_memory |= tensors[i]->storage().is_alias_of(tensors[j]->storage());
+    put(Word(shares_memory));
   }
   Word words[KEY_WORDS];
   const at::Tensor* tensors[SLOTS];
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
-  bool is_plain = true, needs_grad = false;
-
-  bool shares_memory() const {
-    for (int i = 1; i < n_tensors; i++)
-      for (int j = 0; j < i; j++)
-        if (tensors[i]->storage().is_alias_of(tensors[j]->storage())) return true;
-    return false;
-  }
+  bool is_plain = true, needs_grad = false, shares_memory = false;
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
   }
 
- private:
+  void put_all(const auto& list, auto value_of) {
+    put(Word(list.size()));
+    for (const auto& value : list) put(value_of(value));
+  }
   // Each value after its kind: of an optional argument, or a number, the schema leaves it open.
   enum Kind : Word { NONE = 1, UNDEFINED, TENSOR, INT, BOOL, DOUBLE, STRING, DEVICE, LIST };
-
   void put(Word word) {
     if (n == KEY_WORDS) return void(is_plain = false);
     words[n++] = word, hash = mix(hash, word);
   }
-  void put(Kind kind) { put(Word(kind)); }
   void put(const at::Tensor& t) {
     if (!t.defined()) return put(UNDEFINED);
     if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
@@ -281,48 +284,40 @@ class Key {
     for (auto size : t.sizes()) put(size);
     for (auto stride : t.strides()) put(stride);
   }
-  void put_double(double number) {
-    Word bits;
-    memcpy(&bits, &number, sizeof bits);
-    put(bits);
-  }
-  void put_list(const auto& list, auto put_one) {
-    put(LIST), put(Word(list.size()));
-    for (auto value : list) put_one(value);
-  }
   void put(const c10::IValue& v) {
     if (v.isTensor()) return put(v.toTensor());
     if (v.isNone()) return put(NONE);
     if (v.isInt()) return put(INT), put(Word(v.toInt()));
     if (v.isBool()) return put(BOOL), put(Word(v.toBool()));
-    if (v.isDouble()) return put(DOUBLE), put_double(v.toDouble());
+    if (v.isDouble()) return put(DOUBLE), put(std::bit_cast<Word>(v.toDouble()));
     if (v.isDevice())
       return put(DEVICE), put(Word(v.toDevice().type()) << 8 | uint8_t(v.toDevice().index()));
-    const auto put_word = [this](auto value) { put(Word(value)); };
-    if (v.isString()) return put(STRING), put_list(v.toStringRef(), put_word);
-    // Lists of numbers have no IValues inside.
-    if (v.isIntList()) return put_list(v.toIntList().vec(), put_word);
-    if (v.isBoolList()) return put_list(v.toBoolList().vec(), put_word);
-    if (v.isDoubleList())
-      return put_list(v.toDoubleList().vec(), [this](double value) { put_double(value); });
-    if (v.isList())
-      return put_list(v.toListRef(), [this](const c10::IValue& value) { put(value); });
+    if (v.isString()) return put(STRING), put_all(v.toStringRef(), [](char c) { return Word(c); });
+    if (v.isList()) return put(LIST), put_all(v.toListRef(), std::identity());
     is_plain = false;  // generators, streams, process groups, complex numbers
   }
 };
 
-// Playing.
+struct Symbol {  // of a library that PyTorch has loaded
+  const char *library, *name;
+  template <class F>
+  operator F*() const {
+    void* loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    void* function = loaded ? dlsym(loaded, name) : nullptr;
+    TORCH_CHECK(function, "no library that is loaded has ", name);
+    return reinterpret_cast<F*>(function);
+  }
+};
 
-// The driver that PyTorch has loaded. This path has not run on a GPU.
-struct Driver {
-  using Pointer = unsigned long long;
-  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
-                void**, void**);
-  int (*set8)(Pointer, unsigned char, size_t, void*);
-  int (*set16)(Pointer, unsigned short, size_t, void*);
-  int (*set32)(Pointer, unsigned, size_t, void*);
-  int (*copy)(Pointer, Pointer, size_t, void*);
-  int (*current_stream)(int, void**);  // of PyTorch's stable interface
+struct Driver {  // this path has not run on a GPU
+  using U = unsigned;
+  static constexpr auto CUDA = "libcuda.so.1", TORCH = "libtorch_cuda.so";
+  int (*launch)(void*, U, U, U, U, U, U, U, void*, void**, void**) = Symbol{CUDA, "cuLaunchKernel"};
+  int (*set8)(char*, unsigned char, size_t, void*) = Symbol{CUDA, "cuMemsetD8Async"};
+  int (*set16)(char*, unsigned short, size_t, void*) = Symbol{CUDA, "cuMemsetD16Async"};
+  int (*set32)(char*, U, size_t, void*) = Symbol{CUDA, "cuMemsetD32Async"};
+  int (*copy)(char*, char*, size_t, void*) = Symbol{CUDA, "cuMemcpyDtoDAsync_v2"};
+  int (*current_stream)(int, void**) = Symbol{TORCH, "aoti_torch_get_current_cuda_stream"};
 
   static const Driver& get() {
     static const Driver driver;
@@ -331,32 +326,10 @@ struct Driver {
   static void check(int status) {
     TORCH_CHECK(!status, "CUDA driver error ", status, " in the replay of a substitute");
   }
-  void fill(Pointer at, size_t bytes, Word pattern, Word width, void* stream) const {
-    if (width == 1) return check(set8(at, pattern, bytes, stream));
-    if (width == 2) return check(set16(at, pattern, bytes / 2, stream));
-    check(set32(at, pattern, bytes / 4, stream));
-  }
-
- private:
-  Driver() {
-    void* cuda = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    void* torch = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    take(cuda, "cuLaunchKernel", launch);
-    take(cuda, "cuMemsetD8Async", set8);
-    take(cuda, "cuMemsetD16Async", set16);
-    take(cuda, "cuMemsetD32Async", set32);
-    take(cuda, "cuMemcpyDtoDAsync_v2", copy);
-    take(torch, "aoti_torch_get_current_cuda_stream", current_stream);
-  }
-  static void take(void* library, const char* name, auto& function) {
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name));
-    TORCH_CHECK(library && function, "no library that is loaded has ", name);
-  }
 };
 
 // Repeats the steps of a plan. Slots are the call's tensors, and then what it allocates.
-class Replay {
- public:
+struct Replay {
   Replay(const Op& op, const Key& key, const Word* steps) : op_(op), s_(steps) {
     for (int i = 0; i < key.n_tensors; i++) add(*key.tensors[i]);
     if (op.key != c10::DispatchKey::CUDA || !n_) return;
@@ -364,25 +337,21 @@ class Replay {
     Driver::check(Driver::get().current_stream(tensors_[0].get_device(), &stream_));
     on_gpu_ = true;
   }
-  void run(Stack& results) {
+  void run() {
     while (*s_ != END) step(*s_++);
-    const Word n = *++s_;
-    for (const Word* end = ++s_ + n; s_ < end; s_++)
-      results.emplace_back(*s_ < 0 ? at::Tensor() : tensors_[*s_]);
+  }
+  void put_results(Stack* stack) {
+    for (const Word *n = s_ + 1, *slot = n + 1; slot <= n + *n; slot++)
+      stack->emplace_back(*slot < 0 ? at::Tensor() : tensors_[*slot]);
   }
 
- private:
   void add(at::Tensor tensor) {
     TORCH_CHECK(n_ < SLOTS, "a plan has more tensors than a replay holds");
     data_[n_] = static_cast<char*>(tensor.data_ptr());
     tensors_[n_++] = std::move(tensor);
   }
-  char* at() {  // the place that the next two words give
-    char* address = data_[s_[0]] + s_[1];
-    s_ += 2;
-    return address;
-  }
-  static Driver::Pointer address_of(char* at) { return reinterpret_cast<Driver::Pointer>(at); }
+  // The place that the next two words give.
+  char* at() { return s_ += 2, data_[s_[-2]] + s_[-1]; }
   void step(Word kind) {
     if (kind == EMPTY) return allocate();
     if (kind == FILL) return fill();
@@ -393,37 +362,37 @@ class Replay {
     TORCH_CHECK(false, "a plan has no step ", kind);
   }
   void allocate() {  // as compiled code does: nothing is filled
-    const auto dtype = at::ScalarType(s_[0]);
     const size_t dims = s_[1];
     auto* allocator = c10::GetAllocator(on_gpu_ ? at::kCUDA : at::kCPU);
     add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator,
-                                          c10::DispatchKeySet(op_.key), dtype));
+                                          c10::DispatchKeySet(op_.key), at::ScalarType(s_[0])));
     s_ += 2 + 2 * dims;
   }
   void fill() {
     char* target = at();
     const Word bytes = s_[0], *pattern = s_ + 1, width = s_[2];
     s_ += 3;
-    if (on_gpu_) return Driver::get().fill(address_of(target), bytes, *pattern, width, stream_);
-    for (Word i = 0; i < bytes; i += width) memcpy(target + i, pattern, width);
+    if (!on_gpu_)
+      for (Word i = 0; i < bytes; i += width) memcpy(target + i, pattern, width);
+    else if (width == 1)
+      Driver::check(Driver::get().set8(target, *pattern, bytes, stream_));
+    else if (width == 2)
+      Driver::check(Driver::get().set16(target, *pattern, bytes / 2, stream_));
+    else
+      Driver::check(Driver::get().set32(target, *pattern, bytes / 4, stream_));
   }
   void copy() {
     char *target = at(), *source = at();
     const size_t bytes = *s_++;
     if (!on_gpu_) return void(memmove(target, source, bytes));
-    Driver::check(Driver::get().copy(address_of(target), address_of(source), bytes, stream_));
+    Driver::check(Driver::get().copy(target, source, bytes, stream_));
   }
   at::Tensor view() {  // of a slot, from a byte on, with a dtype, sizes and strides
-    const auto& whole = tensors_[s_[0]];
-    const auto dtype = c10::scalarTypeToTypeMeta(at::ScalarType(s_[2]));
     const size_t dims = s_[3];
-    const size_t start = whole.storage_offset() * whole.itemsize() + s_[1];
-    auto view = at::detail::make_tensor<c10::TensorImpl>(
-        c10::TensorImpl::VIEW, c10::Storage(whole.storage()), whole.key_set(), dtype);
-    view.unsafeGetTensorImpl()->set_sizes_and_strides({s_ + 4, dims}, {s_ + 4 + dims, dims},
-                                                      start / dtype.itemsize());
+    const Word *head = s_, *sizes = head + 4;
     s_ += 4 + 2 * dims;
-    return view;
+    return at::from_blob(data_[head[0]] + head[1], {sizes, dims}, {sizes + dims, dims},
+                         tensors_[head[0]].options().dtype(at::ScalarType(head[2])));
   }
   void copy_views() {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -470,26 +439,24 @@ class Replay {
   c10::OptionalDeviceGuard guard_;
 };
 
-// Calls.
-
 struct Kernel final : c10::OperatorKernel {
   explicit Kernel(Op* op) : op(*op) {}
   Op& op;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() &&
+    const bool may_act = !in_python && active.load() && op.is_taught &&
                          !c10::impl::TorchDispatchModeTLS::stack_len() &&
                          at::globalContext().deterministicAlgorithms();
-    if (!may_act || !act(stack, next)) hand_over(std::move(next), set, stack);
+    if (!may_act || !act(set, stack, next)) hand_over(std::move(next), set, stack);
   }
 
- private:
-  // Counts a call and replays its plan; false if Python is to make it, and to learn what is next.
-  bool act(Stack* stack, Pending& next) {
+  // Counts a call and makes it; false if Python is to make it, and to learn what is next.
+  bool act(c10::DispatchKeySet set, Stack* stack, Pending& next) {
     const Key key(op, stack->data() + stack->size() - op.n_arguments);
-    if (!key.is_plain || key.shares_memory()) return false;
+    if (!key.is_plain) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = active.load();
@@ -501,19 +468,38 @@ struct Kernel final : c10::OperatorKernel {
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
     if (!entry || joined != table->number) {
-      next = {&op, table->number, key.hash, {}};
+      next = {&op, table->number, key.hash, key.shares_memory, {}};
       // At the second sight: what is met once leaves nothing behind.
       if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
         next.key.assign(key.words, key.words + key.n);
       return false;
     }
-    if (!call_log.add(*entry)) return false;
-    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, *entry);
-    Stack results;
-    Replay(op, key, plan->steps.data()).run(results);
+    if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
+    if (!count(key, *entry)) return false;
+    Replay replay(op, key, plan->steps.data());
+    replay.run();
     torch::jit::drop(*stack, op.n_arguments);
-    for (auto& result : results) stack->push_back(std::move(result));
+    replay.put_results(stack);
     n_replayed.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  static bool count(const Key& key, uint32_t entry) {
+    std::lock_guard lock(log_mutex);
+    if (n_logged == LOG) return false;  // Python counts the call, and empties the log first
+    logged[n_logged++] = entry;
+    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, entry);
+    return true;
+  }
+  // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
+  bool call_native(const Key& key, uint32_t entry, c10::DispatchKeySet set, Stack* stack) {
+    in_native++, n_native++;
+    const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
+    const auto& settings = at::globalContext();
+    if (std::atomic_ref(*n_holds).load() || !settings.deterministicAlgorithms() ||
+        settings.deterministicAlgorithmsWarnOnly() || settings.benchmarkCuDNN() ||
+        !count(key, entry))
+      return false;
+    op.native->callBoxed(op.handle, set, stack);
     return true;
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
@@ -528,16 +514,18 @@ struct Kernel final : c10::OperatorKernel {
 
 extern "C" {  // What Python calls, by ctypes, with the GIL
 
-// A number for an operator at a key; -1 if the player does not take its calls.
+// A number for an operator at a key, all of whose calls Python may make; -1 if there is none.
 int dm_op(const char* name, const char* overload, const char* key) {
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
-  if (!handle || ops.size() >= INT32_MAX) return -1;
-  for (const auto& result : handle->schema().returns())
-    if (result.type()->kind() != c10::TypeKind::TensorType) return -1;
-  const int number = ops.size();
+  if (!handle) return -1;
   const size_t n_arguments = handle->schema().arguments().size();
-  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, number, {}, {}});
-  return number;
+  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size())});
+  return ops.size() - 1;
+}
+// Before detmode's kernel is registered.
+void dm_prepare(int number, int is_taught) {
+  ops[number].native = ops[number].handle.getComputedKernelForDispatchKey(ops[number].key);
+  ops[number].is_taught = is_taught;
 }
 // Above detmode's kernel, which has been registered.
 void dm_register(int number) {
@@ -551,11 +539,7 @@ void dm_register(int number) {
 }
 void dm_unregister(int op) { ops[op].registration.reset(); }
 
-Table* dm_table(uint64_t number) {
-  auto* table = new Table;
-  table->number = number;
-  return table;
-}
+Table* dm_table(uint64_t number) { return new Table{number}; }
 void dm_retire(Table* table) {
   Table* expected = table;
   active.compare_exchange_strong(expected, nullptr);
@@ -565,8 +549,21 @@ void dm_retire(Table* table) {
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
-int dm_take(uint32_t* numbers) { return call_log.take(numbers); }
-void dm_after_fork() { new (&call_log.mutex) std::mutex; }  // its owner may not be here
+int dm_take(uint32_t* numbers) {
+  std::lock_guard lock(log_mutex);
+  memcpy(numbers, logged, sizeof *logged * n_logged);
+  return std::exchange(n_logged, 0);
+}
+void dm_after_fork() {  // other threads are not here
+  new (&log_mutex) std::mutex;
+  n_native = in_native;
+}
+void dm_holds(int* number) { n_holds = number; }
+int dm_native_here() { return in_native; }
+int dm_native_elsewhere() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // after Python's hold
+  return n_native - in_native;
+}
 uint64_t dm_replayed() { return n_replayed; }
 void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
 
@@ -582,7 +579,10 @@ int dm_pending(int op, uint64_t table) {
   return pending.key.empty() ? 1 : 2;
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
-  table->plans.add(pending.hash, {pending.key, row, Words(words, words + n)});
+  // Which of the tensors that share memory is meant, an address does not say.
+  const bool is_lost = pending.shares_memory && words[0] != NATIVE;
+  table->plans.add(pending.hash,
+                   {pending.key, row, is_lost ? Words{NEVER} : Words(words, words + n)});
 }
 // Adds an entry for the place of the call; false where that is not known.
 int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from detmode.environment import known
@@ -42,10 +42,6 @@ class Finding:
     def either(cls, subject: str, state: str, is_fine: bool, fine: str, *otherwise: Any) -> Finding:
         """A finding with the effect ``fine``, or else an effect, its remedy and its severity."""
         return cls(subject, state, *((fine,) if is_fine else otherwise))
-
-    def as_text(self) -> dict[str, str | None]:
-        """The fields by name."""
-        return asdict(self)
 
 
 Look = Callable[[], Iterator[Finding]]

@@ -17,10 +17,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from detmode.environment import known
-from detmode.environment.known import Value
+from detmode.environment.known import Choice
 from detmode.environment.lock import autotuners
 from detmode.environment.lock.drift import Drift, DriftError, drift, drifts
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.lock.lock_file import Sections
 from detmode.process import generators
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.patched import Patched
@@ -41,15 +41,15 @@ class Choices:
     """
 
     def __init__(
-        self, locked: LockFile | None = None, warn: Callable[[Drift], None] | None = None
+        self, locked: Sections | None = None, warn: Callable[[Drift], None] | None = None
     ) -> None:
         self._locked = locked
         self._warn = warn
         self._process = os.getpid()
-        self._at_start: dict[str, Value] = {}
+        self._at_start: dict[str, Choice] = {}
         self._tuned: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._undo = ExitStack()
-        self.sections: dict[str, dict[str, Value]] = {
+        self.sections: dict[str, dict[str, Choice]] = {
             name: {} for name in (*_AT_END, "inductor", "triton")
         }
         """The choices made so far, as sections of a lock."""
@@ -87,11 +87,11 @@ class Choices:
             name = self._tuned[tuner] = f"{name}#{same + 1}" if same else name
         return name
 
-    def locked(self, section: str, name: str) -> Value | None:
+    def locked(self, section: str, name: str) -> Choice | None:
         """Return the lock's choice, if it has one."""
-        return None if self._locked is None else self._locked.sections.get(section, {}).get(name)
+        return None if self._locked is None else self._locked.get(section, {}).get(name)
 
-    def note(self, section: str, name: str, value: Value | None) -> None:
+    def note(self, section: str, name: str, value: Choice | None) -> None:
         """Note a choice of the program; ``None`` stands for one that timing is about to make.
 
         Of choices of one name the first counts.
@@ -105,7 +105,7 @@ class Choices:
         noted = self.sections[section]
         if name in noted or (value is not None and noted.setdefault(name, value) is not value):
             return
-        if self._locked is None or section not in self._locked.sections:
+        if self._locked is None or section not in self._locked:
             return
         wanted = self.locked(section, name)
         if value is not None and value == wanted:
@@ -122,7 +122,7 @@ class Choices:
         """Return the lock's choices that a program which has ended well did not make."""
         if self._locked is None:
             return ()
-        here = LockFile({name: self.sections[name] for name in _AT_END})
+        here = {name: self.sections[name] for name in _AT_END}
         known_before = {drift.name for drift in self.found}
         return tuple(
             drift for drift in drifts(self._locked, here) if drift.name not in known_before

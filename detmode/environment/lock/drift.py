@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from detmode.environment.known import Value, how_to_set
-from detmode.environment.lock.lock_file import LockFile
+from detmode.environment.known import Choice, how_to_set
+from detmode.environment.lock.lock_file import Sections
 from detmode.process.interface import COMMAND
 from detmode.process.text import in_a_line
 
@@ -67,7 +67,7 @@ class DriftError(RuntimeError):
     """A program makes a choice that is not the one in its lock."""
 
 
-def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def differences(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the differences of an environment from a lock: missing sections, other choices.
 
     A lock without a section would allow any choice in it.
@@ -75,25 +75,25 @@ def differences(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
     return (*_unlocked(locked, here), *drifts(locked, here))
 
 
-def _unlocked(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def _unlocked(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the sections of an environment that a lock lacks, or in which it has nothing."""
     remedy = "write the lock again, by 'detmode lock' or 'detmode run --write-lock'"
     return tuple(
         Drift(f"section [{name}]", "nothing", f"{len(choices)} choices", remedy)
-        for name, choices in sorted(here.sections.items())
-        if name not in locked.sections or (choices and not _says(locked, name))
+        for name, choices in sorted(here.items())
+        if name not in locked or (choices and not _says(locked, name))
     )
 
 
-def _says(locked: LockFile, section: str) -> bool:
-    return section in _ABSENT or bool(locked.sections[section])
+def _says(locked: Sections, section: str) -> bool:
+    return section in _ABSENT or bool(locked[section])
 
 
-def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
+def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     """Return the choices of the sections that both have, and that differ."""
     differing: list[Drift] = []
-    for section in sorted(locked.sections.keys() & here.sections.keys()):
-        mine, theirs = here.sections[section], locked.sections[section]
+    for section in sorted(locked.keys() & here.keys()):
+        mine, theirs = here[section], locked[section]
         for name in _compared(section, theirs, mine):
             if theirs.get(name) != mine.get(name):
                 differing.append(drift(section, name, theirs.get(name), mine.get(name)))
@@ -101,13 +101,13 @@ def drifts(locked: LockFile, here: LockFile) -> tuple[Drift, ...]:
 
 
 def _compared(
-    section: str, locked: Mapping[str, Value], here: Mapping[str, Value]
+    section: str, locked: Mapping[str, Choice], here: Mapping[str, Choice]
 ) -> Iterator[str]:
     names = locked.keys() | here.keys() if section in _ABSENT else locked.keys() & here.keys()
     return iter(sorted(names))
 
 
-def drift(section: str, name: str, locked: Value | None, here: Value | None) -> Drift:
+def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -> Drift:
     """Return the difference of a choice; ``None`` stands for a value that is not there."""
     absent = _ABSENT.get(section, "not in it")
     if (section, name) == ("run", "mode"):
@@ -131,13 +131,13 @@ def _title(section: str, name: str) -> str:
     return _TITLES.get(name, name)
 
 
-def _text(value: Value) -> str:
+def _text(value: Choice) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return str(value)
 
 
-def _remedy(section: str, name: str, locked: Value | None) -> str:
+def _remedy(section: str, name: str, locked: Choice | None) -> str:
     if section == "variables":
         if locked is None:
             return f"unset {name}"

@@ -13,30 +13,28 @@ import torch
 
 import detmode
 from detmode.environment import known
-from detmode.environment.lock.lock_file import LockFile, Section
+from detmode.environment.lock.lock_file import Section, Sections
 
 _NONE = "none"
 
 
-def lock_of(**more: Section) -> LockFile:
+def lock_of(**more: Section) -> Sections:
     """Return the lock of this environment.
 
     Args:
         more: further sections, of what is not known here: the rules, the run.
     """
-    return LockFile(
-        {
-            "versions": _versions(),
-            "machine": {
-                "cpu": torch.backends.cpu.get_cpu_capability(),
-                "driver": _driver(),
-                "gpus": _gpus(),
-            },
-            "variables": known.variables(),
-            "settings": known.settings(),
-            **more,
-        }
-    )
+    return {
+        "versions": _versions(),
+        "machine": {
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "driver": _driver(),
+            "gpus": _gpus(),
+        },
+        "variables": known.variables(),
+        "settings": known.settings(),
+        **more,
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
-from detmode.environment.known import Value
-from detmode.process.files import read_file, replace_file
+from detmode.environment.known import Choice
+from detmode.process.files import FileError, parsed_toml, read_file, replace_file
 
 NAME = "detmode.lock"
 FORMAT = 1
@@ -21,86 +19,68 @@ _HEAD = """\
 # found it. `detmode run --locked` refuses to run with others.
 """
 
-Section = Mapping[str, Value]
+Section: TypeAlias = Mapping[str, Choice]
+Sections: TypeAlias = Mapping[str, Section]
+"""A lock: by the name of the section (``"versions"``), the choices that change bits by name."""
 
 
-class LockError(ValueError):
-    """A lock that cannot be read or written: one line, naming the file and what to do."""
+def without(sections: Sections, name: str) -> Sections:
+    """Return a lock that lacks a section."""
+    return {title: sections[title] for title in sections if title != name}
 
 
-@dataclass(frozen=True)
-class LockFile:
-    """Choices that change bits.
+def to_toml(sections: Sections) -> str:
+    """Return the content of a lock's file."""
+    import tomli_w
 
-    Args:
-        sections: by the name of the section (``"versions"``), the choices by name.
+    ordered = {name: dict(sorted(sections[name].items())) for name in sorted(sections)}
+    return f"{_HEAD}{tomli_w.dumps({'format': FORMAT, **ordered})}"
+
+
+def write(sections: Sections, path: str | os.PathLike[str]) -> None:
+    """Write a lock, whole or not at all.
+
+    Raises:
+        FileError: it cannot be written.
     """
-
-    sections: Mapping[str, Section]
-
-    def without(self, section: str) -> LockFile:
-        """Return a lock that lacks a section."""
-        return LockFile(
-            {name: content for name, content in self.sections.items() if name != section}
-        )
-
-    def to_toml(self) -> str:
-        """Return the content of the file."""
-        import tomli_w
-
-        ordered = {
-            name: dict(sorted(self.sections[name].items())) for name in sorted(self.sections)
-        }
-        return f"{_HEAD}{tomli_w.dumps({'format': FORMAT, **ordered})}"
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all.
-
-        Raises:
-            LockError: it cannot be written.
-        """
-        try:
-            replace_file(path, self.to_toml().encode())
-        except OSError as error:
-            raise LockError(f"cannot write {path}: {error.strerror}") from error
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> LockFile:
-        """Read a file.
-
-        Raises:
-            LockError: there is none, or it is not a lock.
-        """
-        try:
-            content = read_file(path, _MOST_BYTES)
-        except OSError as error:
-            raise LockError(
-                f"cannot read the lock {path}: {error.strerror}; write one with "
-                "'detmode run --write-lock' or 'detmode lock'"
-            ) from error
-        except ValueError as error:
-            raise LockError(f"{path} is not a lock: {error}") from None
-        return cls(_parsed(content, Path(path)))
-
-
-def _parsed(content: bytes, path: Path) -> dict[str, Section]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        document: dict[str, Any] = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
+        replace_file(path, to_toml(sections).encode())
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read(path: str | os.PathLike[str]) -> Sections:
+    """Read a lock.
+
+    Raises:
+        FileError: there is none, or it is not a lock.
+    """
+    try:
+        content = read_file(path, _MOST_BYTES)
+    except OSError as error:
+        raise FileError(
+            f"cannot read the lock {path}: {error.strerror}; write one with "
+            "'detmode run --write-lock' or 'detmode lock'"
+        ) from error
+    except ValueError as error:
+        raise FileError(f"{path} is not a lock: {error}") from None
+    return _parsed(content, Path(path))
+
+
+def _parsed(content: bytes, path: Path) -> Sections:
+    try:
+        document = parsed_toml(content.decode())
+    except ValueError as error:
         reason = str(error).partition("\n")[0]
-        raise LockError(f"{path} is not a lock, which is TOML: {reason!r}") from None
+        raise FileError(f"{path} is not a lock, which is TOML: {reason!r}") from None
     form = document.pop("format", None)
     if type(form) is not int or form != FORMAT:
-        raise LockError(
+        raise FileError(
             f"{path} is not a lock of format {FORMAT}, which this detmode reads; write it again"
         )
     for name, section in document.items():
         if not isinstance(section, dict) or not all(map(_is_value, section.values())):
-            raise LockError(f"{path} is not a lock: {name!r} is not a table of choices")
+            raise FileError(f"{path} is not a lock: {name!r} is not a table of choices")
     return document
 
 

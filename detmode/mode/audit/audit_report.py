@@ -10,7 +10,7 @@ from detmode.mode.audit.blind_spots import Unseen, listing_of
 from detmode.mode.audit.blind_spots import text_of as text_of_unseen
 from detmode.process.checked import checked
 from detmode.process.text import text_of
-from detmode.reports.page import Listing, Page, Table, plural
+from detmode.reports.page import Listing, Page, plural
 from detmode.reports.report import Report, head_of, read_json, rows_of
 from detmode.reports.report_row import ReportRow
 from detmode.reports.terminal import table, wrapped
@@ -145,7 +145,7 @@ class AuditReport(Report):
         costs = {id(record): cost for record, cost in zip(self.records, self.costs)}
         rows = tuple(
             replace(row, cells=(*row.cells, *_bytes_of(costs[id(record)])))
-            for row, record in zip(page.table.rows, self.ordered())
+            for row, record in zip(page.rows, self.ordered())
         )
         columns, modules = self._modules()
         listings = [Listing("Where the bytes are moved", columns, modules)] if modules else []
@@ -153,7 +153,8 @@ class AuditReport(Report):
             page,
             title="Audit of a CUDA run",
             facts=(*page.facts, *self._estimate()),
-            table=Table((*page.table.columns, "moves", "added"), rows),
+            columns=(*page.columns, "moves", "added"),
+            rows=rows,
             listings=(*listings, *map(listing_of, self.unseen)),
         )
 

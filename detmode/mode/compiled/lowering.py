@@ -222,11 +222,11 @@ def _unsplit(scan: type) -> type:
     Until PyTorch 2.13 Inductor splits a long ``associative_scan`` so under the flag too.
     """
 
-    class Unsplit:
+    class _Unsplit:
         def __new__(cls, **kwargs: Any) -> Any:
             return scan(**kwargs)
 
-    return Unsplit
+    return _Unsplit
 
 
 def _skips(mode: BaseMode, check: Callable[..., str | None]) -> Callable[..., str | None]:

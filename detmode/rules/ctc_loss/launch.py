@@ -27,7 +27,7 @@ CtcShape = namedtuple(
 """The sizes and strides of ``log_probs``, the longest target, and the class between labels."""
 
 
-class CtcWay(NamedTuple):
+class _CtcWay(NamedTuple):
     """Threads of a sample's block, one for each state, or for several by turns.
 
     ``large``: ATen's CUDA kernels leave classes without labels unchanged.
@@ -37,10 +37,10 @@ class CtcWay(NamedTuple):
     large: bool
 
 
-def choose(times: int, samples: int, classes: int, longest: int) -> CtcWay:
+def choose(times: int, samples: int, classes: int, longest: int) -> _CtcWay:
     """Choose how posteriors are computed, and what a class without labels gets."""
     threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
-    return CtcWay(threads, 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450)
+    return _CtcWay(threads, 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450)
 
 
 @raises_like_aten

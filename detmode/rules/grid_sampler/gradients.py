@@ -22,11 +22,14 @@ from detmode.cuda.checks import check_devices
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.rules.grid_sampler.checks import check_how, matched
 from detmode.rules.grid_sampler.sampling import NEAREST, SOURCE, TAPS, Sampling
+from detmode.rules.grid_sampler.tiles import add_in_tiles
 from detmode.rules.grid_sampler.ways import FEW, SLOTS, GradientWay, choose
 
 THREADS = 256
 """Of a block, the same in kernels.cu."""
 MOST_BLOCKS = 2**16
+FEW_THREADS = 2**20
+"""More than a GPU holds at once."""
 PLACE = 4
 """Bytes of what says which pixel a slot is for."""
 
@@ -60,9 +63,7 @@ def backward(
     check_how(name, how, (input.dtype, grid.dtype, grad_output.dtype))
     n, channels, sizes, places = matched(dims, input.shape, grid.shape, grad_output.shape)
     samples, taps = prod(places), TAPS[how.interpolation]
-    way = way or choose(
-        input.dtype, dims, taps, n, channels, prod(sizes), samples, most_shared(input)
-    )
+    way = way or choose(input.dtype, dims, taps, n, channels, sizes, places, most_shared(input))
     by_grid = grid.stride()
     types = f"<{ctype(input.dtype)}, {dims}, {taps}>"
     sampled: dict[str, Any] = {
@@ -107,15 +108,23 @@ def _add_up(
             result=result, headroom=headroom(addends), **sampled,
         )  # fmt: skip
         return
+    needed = None
+    if way.tiles is not None:
+        needed = add_in_tiles(result, way.tiles, addends, sampled)
     if way.strips is not None:
         blocks, threads, shared, strip, strips = way.strips
         launch_blocks(
             SOURCE, f"grid_sampler_strips{types}", blocks, threads, shared,
-            result=result, strip=strip, strips=strips, headroom=headroom(addends), **sampled,
+            result=result, strip=strip, strips=strips, headroom=headroom(addends), needed=needed,
+            **sampled,
         )  # fmt: skip
         return
     groups = -(-channels // way.per_thread)
+    threads = n * samples * groups
+    if needed is not None:
+        # Of a launch that has nothing to do, each block takes time.
+        threads = min(threads, FEW_THREADS)
     sum_to_zeros(
-        SOURCE, f"grid_sampler_scatter{types}", n * samples * groups,
-        result=result, addends=addends, groups=groups, per_thread=way.per_thread, **sampled,
+        SOURCE, f"grid_sampler_scatter{types}", threads, result=result, addends=addends,
+        groups=groups, per_thread=way.per_thread, needed=needed, **sampled,
     )  # fmt: skip

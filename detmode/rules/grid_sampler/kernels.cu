@@ -2,6 +2,7 @@
 // or in a block's shared memory, with the same bits. grad_grid: one thread, or one block's column
 // of threads, owns a sample and adds in a fixed order.
 //
+// `needed` is null, or counts[0] of tiles.cu: where that is 0, grad_input is filled already.
 // A 2-d operator is a 3-d one with depths of 1. Tensors are strided, except for the results and
 // what belongs to them, which are contiguous.
 #include "compensated_sum.cuh"
@@ -17,7 +18,9 @@ __global__ void __launch_bounds__(256, sizeof(scalar_t) == 8 ? 2 : 4)
                          const scalar_t* __restrict__ grid, int32_t* keys, int64_t* sums,
                          int64_t groups, int64_t per_thread, extents input_size,
                          extents output_size, extents grad_stride, extents grid_stride,
-                         int64_t padding, bool align_corners, int64_t headroom) {
+                         int64_t padding, bool align_corners, int64_t headroom,
+                         const int32_t* needed) {
+  if (needed != nullptr && *needed == 0) return;
   Volume in = along(input_size), out = along(output_size);
   Samples of(output_size, grad_stride, grid_stride);
   Volume in_stride = {{1, in.along[0], in.along[0] * in.along[1]}};
@@ -69,8 +72,9 @@ __global__ void __launch_bounds__(taps < 4 ? MOST_THREADS : MOST_THREADS / 2)
     grid_sampler_strips(const scalar_t* __restrict__ grad_output, const scalar_t* __restrict__ grid,
                         scalar_t* __restrict__ result, int64_t strip, int64_t strips,
                         extents input_size, extents output_size, extents grad_stride,
-                        extents grid_stride, int64_t padding, bool align_corners,
-                        int64_t headroom) {
+                        extents grid_stride, int64_t padding, bool align_corners, int64_t headroom,
+                        const int32_t* needed) {
+  if (needed != nullptr && *needed == 0) return;
   auto totals = accumulator<scalar_t, in_block>::in_shared(strip, headroom);
   Volume in = along(input_size);
   Samples of(output_size, grad_stride, grid_stride);

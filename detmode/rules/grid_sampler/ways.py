@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from detmode.cuda import bytes_of_sum
 from detmode.cuda.strips import Strips, strips_of
 from detmode.rules.grid_sampler.sampling import BILINEAR, TAPS
+from detmode.rules.grid_sampler.tiles import FEWEST, Tiles, tiles_of, worth_tiles
 
 MANY = 2**18
 """Threads from which more channels a thread are worth more than more threads."""
@@ -39,12 +42,14 @@ class GradientWay(NamedTuple):
         per_thread: the channels of a sample that a thread adds in memory.
         runs: into which the channels of a sample are cut for the grid's.
         few_taps: a channel has so few that a block adds them in a table, with the same bits.
+        tiles: whose blocks add the input's where the grid is smooth, the same bits; or None.
     """
 
     strips: Strips | None
     per_thread: int
     runs: int
     few_taps: bool = False
+    tiles: Tiles | None = None
 
 
 def choose(
@@ -53,8 +58,8 @@ def choose(
     taps: int,
     n: int,
     channels: int,
-    pixels: int,
-    samples: int,
+    sizes: Sequence[int],
+    places: Sequence[int],
     shared: int,
 ) -> GradientWay:
     """Choose how gradients are added up.
@@ -65,24 +70,28 @@ def choose(
         taps: along an axis, of a sample.
         n: images.
         channels: of each image.
-        pixels: of each channel.
-        samples: of each channel, in the output.
+        sizes: of each channel.
+        places: sizes of the output.
         shared: bytes of shared memory that a block may have. No bit depends on it.
     """
-    planes, strips = n * channels, None
+    planes, samples, strips, tiles = n * channels, prod(places), None, None
     numel = planes * samples
     few_taps = (
         0 < samples <= FEW
         and taps <= TAPS[BILINEAR]
         and samples * taps**dims <= MOST_TAPS
         and planes >= FEWEST_CHANNELS
-        and FEWEST_PIXELS <= pixels < 2**31
+        and FEWEST_PIXELS <= prod(sizes) < 2**31
     )
     if numel and not few_taps:
         # As in kernels.cu: 16 taps and more need more registers.
         threads = 1024 if taps < 4 else 512
         each = bytes_of_sum(dtype)
-        strips = strips_of(planes, pixels, samples, each, shared, MOST_STRIPS, threads)
+        strips = strips_of(planes, prod(sizes), samples, each, shared, MOST_STRIPS, threads)
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
-    return GradientWay(strips, per_thread, runs, few_taps)
+    if not few_taps and taps == 2 and numel >= FEWEST:
+        of_channel = strips.strips if strips else 0
+        if worth_tiles(channels, sizes, places, of_channel):
+            tiles = tiles_of(dtype, n, channels, sizes, places, shared)
+    return GradientWay(strips, per_thread, runs, few_taps, tiles)

@@ -108,9 +108,9 @@ SAMPLES = Samples(
         _lasts("last_mask", lambda m: _last(m, [6, 7, 3], [m.mask(6, 7)], 3), "collisions"),
         _lasts("last_empty", lambda m: _last(m, [6, 7], [m.integers(0, 6, 0)], 0, 7), "empty"),
         *(
-            each
+            case
             for op in PUTS
-            for each in (
+            for case in (
                 _puts("add_rows", lambda m: put(m, [6, 40], [m.zipf(90, 6)], 90, 40), op=op),
                 _every("add", lambda m: put(m, [6], [m.zipf(9, 6)], 9), op=op),
                 _puts("assign_one_value", lambda m: _last(m, [6], [m.zipf(9, 6)], 1), op=op),

@@ -84,7 +84,7 @@ SAMPLES = Samples(
     ),
     errors=tuple(sample for reduce in REDUCTIONS for sample in _errors(reduce)),
     bench=tuple(
-        _bench(f"graph_{each}_1m_edges_64", [100_000, 64], 0, 1_000_000, reduce=each)
-        for each in REDUCTIONS[:3]
+        _bench(f"graph_{reduce}_1m_edges_64", [100_000, 64], 0, 1_000_000, reduce=reduce)
+        for reduce in REDUCTIONS[:3]
     ),
 )

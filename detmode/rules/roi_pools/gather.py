@@ -33,7 +33,7 @@ ALIGN = Source(
 POOL = Source(
     __file__,
     "pool.cu",
-    entries=("ps_check_mapping", *(f"{each}<{name}>" for each in _ON_POOLS for name in _NAMES)),
+    entries=("ps_check_mapping", *(f"{kernel}<{name}>" for kernel in _ON_POOLS for name in _NAMES)),
 )
 TILE = (8, 32)
 """Rows and columns of a block's tile, a thread for each pixel; regions.cuh says the same."""

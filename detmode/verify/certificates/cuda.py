@@ -51,6 +51,12 @@ _ATOMICS = (
 )
 """By the bits of AtomicKind in intrinsics.h."""
 
+_VERDICTS = {
+    host.DATA_RACE: KernelVerdict.RACE,
+    host.OUT_OF_BOUNDS: KernelVerdict.OUT_OF_BOUNDS,
+}
+"""By the status of a launch; a fault otherwise."""
+
 NOT_SHOWN = (
     "other inputs, shapes and launch sizes than these",
     "reorderings of memory accesses that only a GPU makes; data races, which they need, are found "
@@ -234,7 +240,9 @@ class _Launch:
                     self._shared_memory,
                     watch,
                 )
-        except host.Stopped as error:
+        except host.LaunchError as error:
+            if error.status != host.STOPPED:
+                raise
             name = _schedule_name(watch, seed)
             raise TimeoutError(not_ended(self.source.entry, name, self.timeout)) from error
         finally:
@@ -298,12 +306,8 @@ class _Search:
         try:
             variation = self._variation()
             reason = None if variation else self._launch.unwritten()
-        except host.DataRace as error:
-            return KernelVerdict.RACE, None, str(error)
-        except host.OutOfBounds as error:
-            return KernelVerdict.OUT_OF_BOUNDS, None, str(error)
         except host.LaunchError as error:
-            return KernelVerdict.FAULT, None, str(error)
+            return _VERDICTS.get(error.status, KernelVerdict.FAULT), None, str(error)
         if variation is not None:
             return KernelVerdict.VARIES, variation, None
         if reason is not None:

@@ -36,7 +36,12 @@ FAR = (*SPECIAL, 3e5, -3e5, 1e12, -1e12, 3e38)
 
 sizes = st.sampled_from([1, 1, 2, 3, 4, 5, 7])
 in_memory = st.builds(
-    GradientWay, st.none(), st.sampled_from([1, 3, 8]), st.sampled_from([1, RUNS])
+    GradientWay,
+    st.none(),
+    st.sampled_from([1, 3, 8]),
+    st.sampled_from([1, RUNS]),
+    st.just(False),
+    st.none(),
 )
 
 
@@ -270,8 +275,9 @@ def test_sizes_choose_a_way(
     sizes: tuple[int, int, int, int], shared: int, in_strips: bool, per_thread: int, runs: int
 ) -> None:
     """Many channels are added in shared memory, and cut into runs where samples are few."""
-    way = choose(torch.float32, 2, 2, *sizes, shared)
-    assert (way.strips is not None, *way[1:]) == (in_strips, per_thread, runs, False)
+    n, channels, pixels, samples = sizes
+    way = choose(torch.float32, 2, 2, n, channels, (1, pixels), (1, samples), shared)
+    assert (way.strips is not None, *way[1:4]) == (in_strips, per_thread, runs, False)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +302,9 @@ def test_sizes_choose_a_table(
 ) -> None:
     """Many large channels of few samples have a table, whatever shared memory a GPU has."""
     for dtype, shared in product(FLOATING, (48 * 1024, 227 * 1024)):
-        way = choose(dtype, dims, taps, *sizes, shared)
+        n, channels, pixels, samples = sizes
+        size, out = (pixels,) + (1,) * (dims - 1), (samples,) + (1,) * (dims - 1)
+        way = choose(dtype, dims, taps, n, channels, size, out, shared)
         assert way.few_taps == few_taps
         assert not (few_taps and way.strips)
         assert SLOTS * (bytes_of_sum(dtype) + gradients.PLACE) <= 48 * 1024

@@ -33,7 +33,6 @@ from detmode.verify.certificates.triton.dependence import relation
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
 from detmode.verify.certificates.triton.schedules import (
-    OverdueError,
     Replayed,
     Schedule,
     Shuffled,
@@ -244,7 +243,7 @@ class Examination:
             verdict = getattr(error, "verdict", KernelVerdict.FAULT)
             place = f"{self.launches[-1].name}: {error} (in {name})"
             raise FoundError(verdict, place) from error
-        except OverdueError as error:
+        except TimeoutError as error:
             message = not_ended(self.launches[-1].name, name, self.timeout)
             raise TimeoutError(message) from error
         finally:

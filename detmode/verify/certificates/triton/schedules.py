@@ -25,10 +25,6 @@ LONG = 10_000
 """Accesses of a program without an atomic, after which another may run: it may be waiting."""
 
 
-class OverdueError(Exception):
-    """The programs have not ended in their time."""
-
-
 @dataclass
 class Step:
     """A program's accesses from one atomic to the next, and which programs could have run."""
@@ -131,12 +127,12 @@ class Programs:
         """Run all programs to their ends; raises what the first one to fail raises.
 
         Raises:
-            OverdueError: they have not ended in so many seconds.
+            TimeoutError: they have not ended in so many seconds.
         """
         try:
             self._go_on()
             if not self._done.wait(timeout):
-                raise OverdueError
+                raise TimeoutError
         finally:
             self._stopped = True
             for turn in self._turns.values():
