@@ -154,23 +154,18 @@ def _packed(sizes: tuple[int, ...], least: int) -> tuple[int, ...]:
 def _new(
     input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> Tensor:
-    tensor = _allocated(input, sizes, strides, dtype)
+    if input.is_cpu:
+        tensor = on_cpu(sizes, strides, dtype)
+    elif not input.is_cuda:
+        tensor = torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
+    elif _device_of(input) == torch._C._cuda_getDevice():
+        tensor = on_cuda(sizes, strides, dtype)
+    else:
+        with torch.cuda.device_of(input):
+            tensor = on_cuda(sizes, strides, dtype)
     if (here := recorder()) is not None:
         here.allocated(tensor)
     return tensor
-
-
-def _allocated(
-    input: Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> Tensor:
-    if input.is_cuda:
-        if _device_of(input) == torch._C._cuda_getDevice():
-            return on_cuda(sizes, strides, dtype)
-        with torch.cuda.device_of(input):
-            return on_cuda(sizes, strides, dtype)
-    if input.is_cpu:
-        return on_cpu(sizes, strides, dtype)
-    return torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
 
 
 def on_cpu(sizes: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:

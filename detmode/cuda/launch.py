@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -53,7 +52,7 @@ def index_ctype(*counts: int) -> str:
 
     ``"int32_t"`` where none is above 2**29, otherwise ``"int64_t"``.
     """
-    return "int64_t" if any(count > SHORT for count in counts) else "int32_t"
+    return "int64_t" if max(counts) > SHORT else "int32_t"
 
 
 def magic_number(divisor: int) -> int:
@@ -62,19 +61,10 @@ def magic_number(divisor: int) -> int:
     The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
     the size of an empty tensor, has some number that no thread uses.
     """
-    divisor = max(divisor, 1)
+    if divisor < 1:
+        divisor = 1
     shift = divisor.bit_length() - 1
     return ((1 << 32 + shift) - 1) // divisor | shift << 32
-
-
-def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
-    sizes = (value,) if isinstance(value, int) else tuple(value)
-    if not 1 <= len(sizes) <= 3:
-        raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {sizes}")
-    x, y, z = (*sizes, 1, 1)[:3]
-    if x < 0 or y < 0 or z < 0:
-        raise ValueError(f"{caller}(): {name} must not be negative, but got {sizes}")
-    return x, y, z
 
 
 def checked_sizes(
@@ -85,18 +75,32 @@ def checked_sizes(
     Raises:
         ValueError: sizes that no GPU launches; the message begins with `caller`.
     """
-    threads = _triple(caller, "block", block)
-    if not 1 <= math.prod(threads) <= 1024 or threads[2] > 64:
+    threads, blocks = _triple(caller, "block", block), _triple(caller, "grid", grid)
+    x, y, z = threads
+    if not 1 <= x * y * z <= 1024 or z > 64:
         raise ValueError(
             f"{caller}(): block must hold 1 to 1024 threads, at most 64 along z, but got {threads}"
         )
-    x, y, z = blocks = _triple(caller, "grid", grid)
+    x, y, z = blocks
     if x >= 2**31 or y > 65535 or z > 65535:
         raise ValueError(
             f"{caller}(): grid must be below 2**31 along x, at most 65535 along y and z, but "
             f"got {blocks}"
         )
     return blocks, threads
+
+
+def _triple(caller: str, name: str, value: int | Sequence[int]) -> tuple[int, int, int]:
+    if isinstance(value, int):
+        x, y, z = value, 1, 1
+    elif 1 <= len(value) <= 3:
+        x, y, z = (*value, 1, 1)[:3]
+    else:
+        raise ValueError(f"{caller}(): {name} must have 1 to 3 sizes, but got {tuple(value)}")
+    if x < 0 or y < 0 or z < 0:
+        sizes = (value,) if isinstance(value, int) else tuple(value)
+        raise ValueError(f"{caller}(): {name} must not be negative, but got {sizes}")
+    return x, y, z
 
 
 def launch(source: Source, entry: str, threads: int, /, **arguments: object) -> None:
@@ -163,14 +167,17 @@ def _launch(what: _What, grid: tuple[int, int, int], arguments: dict[str, object
     """Launch where the tensors are, once it is known that they are at one place."""
     source, entry, _, _ = what
     bound = source.signature(entry).bind(arguments)
-    present = [tensor for tensor in bound[1] if tensor is not None]
-    if not present:
-        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
-    first, index = present[0], present[0].get_device()
-    for tensor in present:
+    first, index = None, 0
+    for tensor in bound[1]:
+        if tensor is None:
+            continue
         # Quicker than the devices, of which PyTorch makes objects.
-        if tensor.get_device() != index:
+        if first is None:
+            first, index = tensor, tensor.get_device()
+        elif tensor.get_device() != index:
             check_devices(entry, first, tensor)
+    if first is None:
+        raise ValueError("a launch needs at least one tensor: its device decides where it runs")
     _start(what, grid, bound, first, index)
 
 

@@ -10,9 +10,9 @@ flattened and None left out, then those that the plan allocates, in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
@@ -32,6 +32,8 @@ __all__ = [
     "Step",
     "StridedCopy",
     "View",
+    "places_in",
+    "with_places",
 ]
 
 CONSTANT = -1
@@ -198,6 +200,42 @@ class Plan:
             words += (HOST, number(step)) if isinstance(step, on_host) else _words_of(step, number)
         slots = [CONSTANT if slot is None else slot for slot in self.results]
         return [*words, END, len(slots), *slots]
+
+
+def with_places(step: Step, places: Mapping[int, Pointer]) -> Step:
+    """Return a step whose slots are moved, each to a place that is given by its number."""
+
+    def moved(pointer: Pointer) -> Pointer:
+        slot, byte = places[pointer.slot]
+        return Pointer(slot, byte + pointer.byte)
+
+    return cast("Step", _replaced(step, moved))
+
+
+def places_in(step: Step) -> list[Pointer]:
+    """Return the places that a step has, those without memory as well."""
+    places: list[Pointer] = []
+    # Appending returns None, in a copy of the step that nobody needs.
+    _replaced(step, places.append)
+    return places
+
+
+def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
+    """Return a step, or a part of one, with other pointers.
+
+    PyTorch's functions for trees take several times as long, and would look into forms as well.
+    """
+    kind = type(value)
+    if kind is Pointer:
+        return place(value)
+    if kind is View:
+        return View(place(value.place), value.form)
+    if kind is dict:
+        return {name: _replaced(part, place) for name, part in value.items()}
+    if kind is Form or not isinstance(value, (list, tuple)):
+        return value
+    parts = [_replaced(part, place) for part in value]
+    return kind(parts) if kind in (list, tuple) else kind(*parts)
 
 
 def _words_of(step: Step, function: Any) -> Iterator[int]:

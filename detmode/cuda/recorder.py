@@ -11,17 +11,17 @@ plan.
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
+from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
 from detmode.cuda.plan import (
     CONSTANT,
     NOWHERE,
@@ -37,11 +37,13 @@ from detmode.cuda.plan import (
     Step,
     StridedCopy,
     View,
+    places_in,
+    with_places,
 )
 from detmode.process.arguments import tensors_in
 from detmode.process.undo import Undo
 
-__all__ = ["form_of", "host_check", "recorder", "recording", "share_memory"]
+__all__ = ["host_check", "recorder", "recording"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,8 +164,9 @@ class Recorder(TorchDispatchMode):
 
     def allocated(self, tensor: Tensor) -> None:
         """Note memory that a launcher has allocated."""
-        self._allocated.append(len(self._slots))
-        self._note(Empty(form_of(tensor)), [tensor])
+        with torch._C.DisableTorchFunction():
+            self._allocated.append(len(self._slots))
+            self._note(Empty(form_of(tensor)), [tensor])
 
     def launched(
         self,
@@ -174,7 +177,8 @@ class Recorder(TorchDispatchMode):
         """Note a launch; the arguments are those of the function that makes it."""
         source, entry, block, shared = what
         numbers, tensors = bound
-        pointers = tuple(None if tensor is None else self._view(tensor) for tensor in tensors)
+        with torch._C.DisableTorchFunction():
+            pointers = tuple(None if tensor is None else self._view(tensor) for tensor in tensors)
         offsets = tuple(source.signature(entry).offsets)
         self._note(Launch(source, entry, grid, block, shared, pointers, numbers, offsets))
 
@@ -230,7 +234,7 @@ class Recorder(TorchDispatchMode):
         """Note that memory is filled with one number; return false if it is another fill."""
         target, *values = args
         form = form_of(target)
-        if any(isinstance(value, Tensor) for value in values) or not _is_dense(form):
+        if any(isinstance(value, Tensor) for value in values) or not is_dense(form):
             return False
         if form.nbytes:
             # Not torch.full: PyTorch's flag fills the memory of what it allocates first.
@@ -243,7 +247,7 @@ class Recorder(TorchDispatchMode):
         if target.numel() == 0:
             return
         to, of = self._view(target), self._view(source)
-        if to.form == of.form and _is_dense(to.form):
+        if to.form == of.form and is_dense(to.form):
             self._note(Copy(to.place, of.place, to.form.nbytes))
         else:
             self._note(StridedCopy(to, of))
@@ -302,7 +306,7 @@ class Recorder(TorchDispatchMode):
         returned = {slot: value for slot, value in zip(slots, values) if slot is not None}
         if len(returned) < len(slots) - slots.count(None):
             self.refuse("two results have the same memory")
-        used = {place.slot for step, _ in self._steps for place in _places_in(step)} | set(slots)
+        used = {place.slot for step, _ in self._steps for place in places_in(step)} | set(slots)
         self._check_use(used)
         if self.problem is not None:
             return None
@@ -367,29 +371,12 @@ class Recorder(TorchDispatchMode):
                 moved[slot] = Pointer(number, 0)
                 number += 1
         rest = (step for step, _ in self._steps if not isinstance(step, Empty))
-        return (*new, *(_moved(step, moved) for step in rest)), moved
+        return (*new, *(with_places(step, moved) for step in rest)), moved
 
 
 _NONE = Form(torch.uint8, (), ())
 _ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
 """Operators that look at no values."""
-
-
-def form_of(tensor: Tensor) -> Form:
-    """The form of a strided tensor."""
-    return Form(tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-def range_of(tensor: Tensor) -> tuple[int, int]:
-    """The addresses from a tensor's first element to the end of its last one."""
-    start = tensor.data_ptr()
-    return start, start + form_of(tensor).nbytes
-
-
-def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:
-    """Return whether two of the ranges of addresses overlap; empty ones do not."""
-    in_order = sorted(memory for memory in ranges if memory[0] < memory[1])
-    return any(first[1] > second[0] for first, second in itertools.pairwise(in_order))
 
 
 def host_check(function: F) -> F:
@@ -407,31 +394,3 @@ def host_check(function: F) -> F:
             here.check(function, args, kwargs)
 
     return cast("F", check)
-
-
-def _is_dense(form: Form) -> bool:
-    """Return whether the elements fill the memory between the first and the last, each once."""
-    expected = 1
-    for stride, size in sorted(zip(form.strides, form.sizes)):
-        if size != 1 and stride != expected:
-            return 0 in form.sizes
-        expected *= size
-    return True
-
-
-def _moved(step: Step, places: Mapping[int, Pointer]) -> Step:
-    """Return a step with the places to which slots are moved."""
-
-    def moved(pointer: Pointer) -> Pointer:
-        slot, byte = places[pointer.slot]
-        return Pointer(slot, byte + pointer.byte)
-
-    return cast("Step", tree_map_only(Pointer, moved, step, is_leaf=_is_pointer))
-
-
-def _places_in(step: Step) -> list[Pointer]:
-    return [part for part in tree_leaves(step, is_leaf=_is_pointer) if _is_pointer(part)]
-
-
-def _is_pointer(value: Any) -> bool:
-    return isinstance(value, Pointer)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from torch import Tensor
@@ -115,7 +116,12 @@ class KernelSignature:
             self._words += [(f"{name}.{member}", k) for member, k in members] or [(name, kind)]
             self.n_words = len(self.pointers) + len(self._words)
         self._names = [parameter.name for parameter in parameters]
-        self._known = set(self._names)
+        # Pointers are first here, too.
+        in_order = sorted(parameters, key=lambda parameter: parameter.kind != "pointer")
+        self._take = _getter([parameter.name for parameter in in_order])
+        self._in_order = in_order
+        others = enumerate(in_order[len(self.pointers) :])
+        self._structs = [number for number, item in others if item.members][::-1]
         self._accepted: set[tuple[type, ...]] = set()
         self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
         self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
@@ -128,32 +134,30 @@ class KernelSignature:
                 parameter cannot hold.
             TypeError: an argument of another kind than its parameter.
         """
-        if arguments.keys() != self._known:
+        if len(arguments) != len(self._names):
             refuse_names(self.where, arguments, self._names)
-        values: list[Any] = [arguments[name] for name in self._names]
+        try:
+            values = self._take(arguments)
+        except KeyError:
+            refuse_names(self.where, arguments, self._names)
         types = tuple(map(type, values))
         # Types that were checked once need no second look.
         if types not in self._accepted:
             self._check(values)
             self._accepted.add(types)
-        numbers: list[Any] = []
-        tensors: list[Tensor | None] = []
-        for (_, kind, members), value in zip(self.parameters, values):
-            if kind == "pointer":
-                tensors.append(value)
-            elif members:
-                numbers += value
-            else:
-                numbers.append(value)
+        count = len(self.pointers)
+        numbers = list(values[count:])
+        for number in self._structs:
+            numbers[number : number + 1] = numbers[number]
         try:
-            return self._numbers.pack(*numbers), tuple(tensors)
+            return self._numbers.pack(*numbers), values[:count]
         except struct.error:
             self._refuse(numbers)
             raise
 
     def _check(self, values: Sequence[object]) -> None:
         """Raise TypeError for the first of the values that its parameter does not take."""
-        for (name, kind, members), value in zip(self.parameters, values):
+        for (name, kind, members), value in zip(self._in_order, values):
             fields = tuple(member for member, _ in members)
             if members:
                 fits = isinstance(value, tuple) and getattr(value, "_fields", None) == fields
@@ -180,6 +184,13 @@ class KernelSignature:
                 raise ValueError(
                     f"{self.where}: {name} is {number!r}, which no {kind} holds"
                 ) from None
+
+
+def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Return what takes the values with these names, as a tuple of one as well."""
+    if len(names) == 1:
+        return lambda values: (values[names[0]],)
+    return operator.itemgetter(*names)
 
 
 def _fits(kind: str, value: object) -> bool:

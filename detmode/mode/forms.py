@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from detmode.cuda.recorder import form_of
+from detmode.cuda.memory import form_of
 from detmode.mode.handled import Handled
 
 # A version of PyTorch without them would have no plans.

@@ -63,3 +63,21 @@ class Handled(Call):
     def run(self) -> Any:
         """Make the call by ATen."""
         return self.overload.run(*self.args, **self.kwargs)
+
+
+class Located:
+    """A call of which only the place is looked up.
+
+    Args:
+        overload: the facts about the overload.
+
+    Attributes:
+        name, names, notes, site: as of a :class:`Handled` call.
+    """
+
+    __slots__ = ("name", "names", "notes", "site")
+
+    def __init__(self, overload: OverloadInfo) -> None:
+        self.name, self.names = overload.name, overload.names
+        self.site: CallSite | None = None
+        self.notes: Sequence[Note] | None = None

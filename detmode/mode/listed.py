@@ -29,7 +29,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
 from detmode.mode.base_mode import BaseMode
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Located
 from detmode.mode.interception import warn_at
 from detmode.mode.levels import Level, innermost
 from detmode.mode.listed_operators import (
@@ -319,21 +319,18 @@ def _noting(place: Place) -> _Kernel:
         number = _get_sequence_nr()
         result = original(keys, *args, **kwargs)
         if _get_sequence_nr() != number and not _is_traced():
-            _note(place.func, number, args, kwargs)
+            _note(place.func, number)
         return result
 
     return kernel
 
 
-def _note(
-    func: torch._ops.OpOverload, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
+def _note(func: torch._ops.OpOverload, number: int) -> None:
     """Note a call for the backward of its node, which has the number."""
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        call = Handled(overload, args, kwargs, level.mode.simulate)
-        level.memory.remember_call(call, level.counter.paths, number)
+        level.memory.remember_call(Located(overload), level.counter.paths, number)
 
 
 _MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}

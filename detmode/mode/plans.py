@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import calls_aten, player
-from detmode.cuda.recorder import range_of, recording, share_memory
+from detmode.cuda.recorder import recording
 from detmode.mode.forms import GUARDS, FormFunctions, Matcher
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
@@ -39,7 +40,7 @@ from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.observers import repetitions
-from detmode.table.call_site import CallSite, Note
+from detmode.table.call_site import CallSite
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable
 
@@ -49,7 +50,7 @@ __tracebackhide__ = True
 NOT_PLAYED: Any = object()
 """In place of the result of a call that has not been made."""
 HAS_NO_PLAN: Any = object()
-"""In place of the result of a call that has not been made, and never is by a plan."""
+"""In place of the result of a call that has not been made, and of which no plan is recorded."""
 
 _OVERLOADS = 1 << 10
 _FORMS = 1 << 11
@@ -88,17 +89,6 @@ _WITHOUT_STRIDES = _Variant(lambda args, kwargs: (None,), None, False)
 """All other calls of a form, once one of them had a sparse tensor."""
 
 
-class _Placed:
-    """A call whose place is looked up, as :class:`~detmode.sites.forward_memory.Placed`."""
-
-    __slots__ = ("name", "names", "notes", "site")
-
-    def __init__(self, overload: OverloadInfo) -> None:
-        self.name, self.names = overload.name, overload.names
-        self.site: CallSite | None = None
-        self.notes: Sequence[Note] | None = None
-
-
 class Plans:
     """The plans for the calls of one overload, under the same rules and arguments of a mode.
 
@@ -131,7 +121,12 @@ class Plans:
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
-        variants = self._variants.get(self._form_of(args, kwargs))
+        form = self._form_of(args, kwargs)
+        variants = self._variants.get(form)
+        if variants is None:
+            if form is not None:
+                self._variants.keep(form, ())
+            return HAS_NO_PLAN
         if not variants or _is_watched():
             return NOT_PLAYED
         for variant in variants:
@@ -153,11 +148,9 @@ class Plans:
         return play(*inputs)
 
     def run(self, call: Handled) -> Any:
-        """Make a call by its launcher, and record a plan if it is the second one of its form."""
+        """Make a call by its launcher, and record a plan if its form has been met before."""
         form = self._form_of(call.args, call.kwargs)
         variants = self._variants.get(form)
-        if variants is None and form is not None:
-            self._variants.keep(form, ())
         if (
             variants is None
             or len(variants) == _VARIANTS
@@ -242,7 +235,7 @@ def _place_of(
 
     The call is remembered for its backward, if that has one.
     """
-    call = _Placed(overload)
+    call = Located(overload)
     if has_gradients and torch.is_grad_enabled():
         memory.remember_call(call, paths)
     if memory.had_regions and memory.allows(call):

@@ -23,9 +23,10 @@ from detmode.cuda import (
     new_zeros,
     python_player,
 )
+from detmode.cuda.memory import share_memory
 from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
-from detmode.cuda.recorder import host_check, recorder, recording, share_memory
+from detmode.cuda.recorder import host_check, recorder, recording
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS

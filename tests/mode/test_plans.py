@@ -208,6 +208,22 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
     assert played.count == 3, "the first call at a line of a mode begins its row"
 
 
+def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs with ever new shapes pay one look-up a call, and none that may record."""
+    looked_up, recorded = [], []
+    form_of, run = plans.Plans._form_of, plans.Plans.run
+    monkeypatch.setattr(plans.Plans, "_form_of", lambda *a: looked_up.append(1) or form_of(*a))
+    monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
+    plans.forget()
+    x, index, source = example()
+    with simulated() as mode:
+        for size in range(5, 15):
+            added(x.new_zeros(size, 3), index, source)
+    (row,) = mode.records
+    assert row.count == len(looked_up) == 10
+    assert not recorded
+
+
 # What decides is told apart
 
 

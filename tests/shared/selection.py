@@ -48,6 +48,7 @@ class Profile:
         locked: seconds for which signals strike a lock.
         stress: seconds for which threads, forks and signals contend.
         beside: seconds for which threads recheck, record, warn and draw.
+        calls: that plans make, behind which memory is compared.
     """
 
     examples: int
@@ -66,6 +67,7 @@ class Profile:
     locked: int = 4
     stress: int = 4
     beside: int = 10
+    calls: int = 20_000
 
     def schedules_in(self, dtype: torch.dtype) -> int:
         """The number of schedules by which a claim about bits is checked in a dtype."""
@@ -88,6 +90,7 @@ PROFILES = {
         locked=1,
         stress=1,
         beside=2,
+        calls=2_000,
     ),
     "thorough": Profile(examples=30, schedules=20, other_schedules=20, architectures=1),
     "full": Profile(
@@ -100,6 +103,7 @@ PROFILES = {
         locked=60,
         stress=120,
         beside=120,
+        calls=1_000_000,
     ),
 }
 """The profiles by name; what a larger one does not say is all there is."""

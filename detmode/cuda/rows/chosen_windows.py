@@ -92,7 +92,8 @@ class Pooled(NamedTuple):
             most: the largest number that the kernel works out beside positions in the tensors.
             least: planes, or channels, from which a thread serves several.
         """
-        numel, windows = self.planes * self.elements, self.planes * self.windows
+        planes = self.planes
+        numel, windows = planes * self.elements, planes * self.windows
         return choose_share(self.shared, numel, windows, most, least=least)
 
     def choose_few(self, least: int = FEW) -> bool:
@@ -110,9 +111,10 @@ class Pooled(NamedTuple):
 
     def laid_out(self, share: Share) -> PooledShape:
         """The layout for threads with such a share."""
+        planes, shared = self.planes, self.shared
         outer, inner = self._parts
-        shares = -(-self.shared // share.per_thread)
-        threads = self.planes * self.elements // (self.shared or 1) * shares
+        shares = -(-shared // share.per_thread)
+        threads = planes * self.elements // (shared or 1) * shares
         lanes = shares if inner > 1 else 1
         return pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, lanes)
 
@@ -130,10 +132,9 @@ def pooled_of(
     memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Pooled:
     """The sizes of a pooling along the last ``spatial`` dimensions of two tensors."""
-    absent = (1,) * (3 - spatial)
-    sizes, out_sizes = (*absent, *shape[-spatial:]), (*absent, *out_shape[-spatial:])
-    flat = memory_format is torch.contiguous_format
-    return Pooled(tuple(shape[:-spatial]), sizes, out_sizes, flat)
+    absent, shape, out_shape = (1,) * (3 - spatial), tuple(shape), tuple(out_shape)
+    sizes, out_sizes = absent + shape[-spatial:], absent + out_shape[-spatial:]
+    return Pooled(shape[:-spatial], sizes, out_sizes, memory_format is torch.contiguous_format)
 
 
 def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:

@@ -76,11 +76,15 @@ def indexed_rows(
         source = source.reshape(source_shape)
     if source.numel():
         check_on_host(index, shape.size, dim, error)
-    index = contiguous(index.reshape(-1), torch.int64)
+    if index.dim() != 1:
+        # ATen takes as long to find that nothing changes.
+        index = index.reshape(-1)
+    index = contiguous(index, torch.int64)
     return IndexedRows(out, target, dim, index, source, shape)
 
 
 def _layout(sizes: tuple[int, ...], dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
     """The shape of the source, and how its rows lie."""
+    sizes = tuple(sizes)  # of which parts are taken in less time than of a torch.Size
     before, behind = sizes[:dim], sizes[dim + 1 :]
     return (*before, n, *behind), Rows(prod(before), n, prod(behind), sizes[dim])

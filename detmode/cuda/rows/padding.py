@@ -91,13 +91,14 @@ def gather_backward(
     check_scalar_type(self.dtype, grad_output.dtype)
     check_implemented(where, self.dtype, DTYPES)
     reflect = where.startswith("reflection")
-    _check(where, grad_output.shape, self.shape, padding, spatial, reflect)
-    sizes = zip(reversed(self.shape), reversed(grad_output.shape), padding[::2])
+    shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
+    _check(where, out_shape, shape, padding, spatial, reflect)
+    sizes = zip(reversed(shape), reversed(out_shape), padding[::2])
     w, h, d = *(PaddedAxis(*axis) for axis in sizes), *(ABSENT,) * (3 - spatial)
-    planes, positions = prod(self.shape[:-spatial]), prod(self.shape[-spatial:])
+    planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
     share = share or choose_share(planes, self.numel(), grad_output.numel())
     entry = f"{ctype(self.dtype)}, {str(reflect).lower()}, {share.per_thread}, {share.counter}"
-    grad_input = new_empty(self, self.shape)
+    grad_input = new_empty(self, shape)
     launch(
         SOURCE, f"pad_backward<{entry}>", -(-planes // share.per_thread) * positions,
         grad_output=contiguous(grad_output), grad_input=grad_input, planes=planes, d=d, h=h, w=w,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -26,6 +27,8 @@ class Window(NamedTuple):
         return -(-(self.whole + (self.part > 0)) // self.step)
 
 
+# Programs have few windows, of whatever sizes.
+@functools.lru_cache(1 << 10)
 def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
     """The windows of an axis.
 
@@ -57,5 +60,5 @@ def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, i
     """
     if len(values) not in (1, 3):
         raise RuntimeError(f"{operator}: {name} must be a single int, or a tuple of three ints")
-    t, h, w = values if len(values) == 3 else (*values, *values, *values)
+    t, h, w = values if len(values) == 3 else (*values,) * 3
     return int(t), int(h), int(w)

@@ -54,9 +54,10 @@ def reduce_scattered(
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
     # Only what lies under the index takes part.
-    for axis, (length, size) in enumerate(zip(index.shape, target.shape)):
-        if axis != dim and size != length:
-            target = target.narrow(axis, 0, length)
+    if target.shape != index.shape:
+        for axis, (length, size) in enumerate(zip(index.shape, target.shape)):
+            if axis != dim and size != length:
+                target = target.narrow(axis, 0, length)
     positions, shape = rows_of(index, dim, target.shape[dim])
     in_contiguous(target, reduce_rows, positions, contiguous(source), shape, **options)
     return out
@@ -101,8 +102,8 @@ def laid_out(
     target, index, source = (x if x.dim() else x.view(1) for x in (out, index, src))
     dim = dim % target.dim()
     check_on_host(index, target.shape[dim], dim, RuntimeError)
-    for axis, length in enumerate(index.shape):
-        if source.shape[axis] != length:
+    if source.shape != index.shape:
+        for axis, length in enumerate(index.shape):
             source = source.narrow(axis, 0, length)
     if index.dtype is not torch.int64:
         index = contiguous(index, torch.int64)
@@ -114,16 +115,17 @@ def rows_of(index: Tensor, dim: int, size: int) -> tuple[Tensor, Rows]:
 
     An expanded index is recognised by its strides.
     """
-    shape = Rows(prod(index.shape[:dim]), index.shape[dim], prod(index.shape[dim + 1 :]), size)
-    repeats = [stride == 0 or n == 1 for n, stride in zip(index.shape, index.stride())]
+    sizes, strides = tuple(index.shape), index.stride()
+    shape = Rows(prod(sizes[:dim]), sizes[dim], prod(sizes[dim + 1 :]), size)
+    repeats = [stride == 0 or n == 1 for n, stride in zip(sizes, strides)]
     if not all(repeats[dim + 1 :]):
         return contiguous(index), shape
-    row_index = index.as_strided(index.shape[: dim + 1], index.stride()[: dim + 1])
+    row_index = index.as_strided(sizes[: dim + 1], strides[: dim + 1])
     if all(repeats[:dim]):
         return contiguous(row_index[(0,) * dim]), shape
     outer, n, inner, *_ = shape
     if inner == 1:
         return contiguous(row_index), shape
-    starts = new_arange(index, outer).view(*index.shape[:dim], 1)
+    starts = new_arange(index, outer).view(*sizes[:dim], 1)
     positions = linearize([(row_index, size)], starts, tuple(row_index.shape))
     return positions, Rows(1, outer * n, inner, outer * size)

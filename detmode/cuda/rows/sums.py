@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -45,6 +45,7 @@ MOST = 2**18
 
 Scaling = namedtuple("Scaling", "scaled re im")
 """The struct of ``scaling.cuh``: whether addends have a factor, and which."""
+UNSCALED = Scaling(False, 1.0, 0.0)
 
 
 def add_rows(
@@ -81,7 +82,7 @@ def add_rows(
         shape, out.dtype, by_row=by_row, mean=mean, include_self=include_self, aligned=aligned,
         shared=shared,
     )  # fmt: skip
-    scaling = Scaling(alpha != 1, float(alpha.real), float(alpha.imag))
+    scaling = UNSCALED if alpha == 1 else Scaling(True, float(alpha.real), float(alpha.imag))
     how: dict[str, Any] = {"include_self": include_self, "alpha": scaling}
     if isinstance(way, Strips):
         launch_blocks(
@@ -123,7 +124,7 @@ def multiply_rows(
     # product_t of product.cuh
     words = 1 if not out.is_floating_point() else 3 if out.dtype is torch.float64 else 2
     row = _Row(f"row_product<{ctype(out.dtype)}>", 1, words)
-    how = {"include_self": include_self, "alpha": Scaling(False, 1.0, 0.0)}
+    how = {"include_self": include_self, "alpha": UNSCALED}
     _reduce(row, way, out, index, source, shape, how)
 
 
@@ -206,13 +207,16 @@ class _Row(NamedTuple):
 
 def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int, mean: bool) -> _Row:
     """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
-    components, words = parts_of(dtype)
-    width = widths(dtype)[-1]
     if way is Way.WIDE:
-        width = AT_ONCE // dtype.itemsize
-    elif begin % 8 or inner % width:
-        # Reading several columns at once needs aligned rows, and does not change the bits.
-        width = 1
+        return _row(dtype, AT_ONCE // dtype.itemsize, mean)
+    row = _row(dtype, widths(dtype)[-1], mean)
+    # Reading several columns at once needs aligned rows, and does not change the bits.
+    return _row(dtype, 1, mean) if begin % 8 or inner % row.width else row
+
+
+@cache
+def _row(dtype: torch.dtype, width: int, mean: bool) -> _Row:
+    components, words = parts_of(dtype)
     return _Row(f"row_{'mean' if mean else 'sum'}<{ctype(dtype)}>", width, components * words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from itertools import repeat
@@ -70,29 +71,32 @@ def gather(
     share: Share | None = None,
 ) -> Tensor:
     """The gradient of the three arguments of windows; ``share``: None for what sizes choose."""
-    windows = _windows(*window, divisor_override)
-    _check_shapes(grad_output.shape, self.shape, windows, ceil_mode)
+    windows = _windows(*map(tuple, window), divisor_override)
+    shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
+    _check_shapes(out_shape, shape, windows, ceil_mode)
     check_scalar_type(self.dtype, grad_output.dtype)
     check_implemented("avg_pool3d_backward_out_frame", self.dtype, FLOATING)
-    pooled = pooled_of(self.shape, grad_output.shape, 3)
+    pooled = pooled_of(shape, out_shape, 3)
     divisor = divisor_override or _shared_divisor(pooled, windows, ceil_mode, count_include_pad)
     kernel, strides, pads = windows
     share = share or pooled.share(max(math.prod(kernel), *strides, *pads))
-    shape = pooled.laid_out(share)
-    grad_input = new_empty(self, self.shape)
+    layout = pooled.laid_out(share)
+    grad_input = new_empty(self, shape)
     launch(
-        SOURCE, entry_of(KERNEL, self.dtype, share), shape.threads,
-        grad_output=contiguous(grad_output), grad_input=grad_input, shape=shape,
+        SOURCE, entry_of(KERNEL, self.dtype, share), layout.threads,
+        grad_output=contiguous(grad_output), grad_input=grad_input, shape=layout,
         **dict(zip("thw", map(window_of, *windows))), count_include_pad=count_include_pad,
         shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
     return grad_input
 
 
+# Programs have few windows, of whatever sizes.
+@functools.lru_cache(1 << 10)
 def _windows(
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
+    kernel_size: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
     divisor_override: int | None,
 ) -> Windows:
     """The windows of three axes: their sizes, strides and padding."""

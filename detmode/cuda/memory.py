@@ -1,0 +1,39 @@
+"""The forms of tensors, and the addresses between which their elements lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from detmode.cuda.plan import Form
+
+__all__ = ["form_of", "is_dense", "range_of", "share_memory"]
+
+
+def form_of(tensor: Tensor) -> Form:
+    """The form of a strided tensor."""
+    return Form(tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def range_of(tensor: Tensor) -> tuple[int, int]:
+    """The addresses from a tensor's first element to the end of its last one."""
+    start = tensor.data_ptr()
+    return start, start + form_of(tensor).nbytes
+
+
+def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether two of the ranges of addresses overlap; empty ones do not."""
+    in_order = sorted(memory for memory in ranges if memory[0] < memory[1])
+    return any(first[1] > second[0] for first, second in itertools.pairwise(in_order))
+
+
+def is_dense(form: Form) -> bool:
+    """Return whether the elements fill the memory between the first and the last, each once."""
+    expected = 1
+    for stride, size in sorted(zip(form.strides, form.sizes)):
+        if size != 1 and stride != expected:
+            return 0 in form.sizes
+        expected *= size
+    return True
