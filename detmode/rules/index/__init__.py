@@ -20,13 +20,15 @@ and fewer than 2**24: each is added, as an integer, to one of some bins for expo
 destination has, and the bins together are rounded once: the result is the number of the dtype
 nearest to the exact sum, whatever exponents the addends have. Narrow rows: a maximum of exponents
 per destination, then the addends as integers of that scale; integer additions give the same bits in
-any order, and the sum is rounded once. Wide rows: a stable sort of the index alone, then each
-thread adds 64 consecutive rows of one column in float64 (float64 itself in pairs of float64), and
-what pieces share goes through the same additions again, so that no thread walks over a long run of
-duplicates. Rows of 512 bytes and more are read and written 16 bytes at a time, in the same order,
-and their short runs need no second launch. Up to 64 rows are added in the same way by one launch,
-without the sort. All roundings are explicit and the choice depends on the shapes alone: any GPU
-gives the same bits.
+any order, and the sum is rounded once. Elements that have few destinations, 131,072 and more of
+them, 256 for each destination, and at most 8,192 destinations of float32, go the way of narrow rows
+by blocks that each add in their shared memory first, single ones too. Wide rows: a stable sort of
+the index alone, then each thread adds 64 consecutive rows of one column in float64 (float64 itself
+in pairs of float64), and what pieces share goes through the same additions again, so that no thread
+walks over a long run of duplicates. Rows of 512 bytes and more are read and written 16 bytes at a
+time, in the same order, and their short runs need no second launch. Up to 64 rows are added in the
+same way by one launch, without the sort. All roundings are explicit and the choice of bits depends
+on shapes and dtype: any GPU gives the same bits.
 
 Assignments move bits, whatever the dtype; the last duplicate wins. Each destination gets an owner
 by an integer maximum of the positions of its sources, and the owners write. Single elements, and
