@@ -14,10 +14,9 @@ fit, and the counts are rounded to the dtype once. The bin of an element is ATen
 outside ``[min, max]``, and NaN, is left out, and ``max`` belongs to the last bin.
 
 ``bincount`` with weights: the weights are added by the launches of the family ``index``: those of
-float32, four for each bin or more, exactly except for one rounding, as single elements there; others
-by a maximum of exponents per bin and then integers of that scale, or a stable sort where that moves
-fewer bytes.
-Weights of another dtype than float32 become float64, as in ATen.
+float32, four for each bin or more, exactly except for one rounding, as single elements there;
+others by a maximum of exponents per bin and then integers of that scale, or a stable sort where
+that moves fewer bytes. Weights of another dtype than float32 become float64, as in ATen.
 
 Both give the same bits on any GPU. ``histc`` of integers and ``bincount`` without weights do not
 vary and are called unchanged; where CUDA is simulated, ``histc`` of integers, for which ATen's CPU

@@ -20,12 +20,12 @@ and factors are equal.
 Floating and complex sums are substituted, with the launches of the family ``index``. Elements of
 vectors, four for each destination or more, are added in bins by exponent, exactly except for one
 rounding, or, where destinations are few, by blocks, as single elements there. Other scattered
-elements: a maximum of exponents per destination, then the addends as integers of that scale. Along the last dimension a block does all
-of that for a row, or a strip of one, in its shared memory, where the rows are many and not too
-long, with the same bits. Where the index is expanded along the dimensions behind ``dim``, as graph
-libraries and ``gather`` of rows make it, or is much smaller than ``self``: a stable sort of the
-index without its repeats, then the rows in pieces of 64. Only shapes and the index's strides
-decide, and all roundings are explicit: any GPU gives the same bits.
+elements: a maximum of exponents per destination, then the addends as integers of that scale. Along
+the last dimension a block does all of that for a row, or a strip of one, in its shared memory,
+where the rows are many and not too long, with the same bits. Where the index is expanded along the
+dimensions behind ``dim``, as graph libraries and ``gather`` of rows make it, or is much smaller
+than ``self``: a stable sort of the index without its repeats, then the rows in pieces of 64. Only
+shapes and the index's strides decide, and all roundings are explicit: any GPU gives the same bits.
 
 Products take the launches of the family ``index_reduce``: a stable sort of the destinations, then
 the factors in pieces of 64. Sums of integers do not depend on the order, and run ATen's
