@@ -1,7 +1,7 @@
 // The input's gradient for a smooth grid: neighbouring samples meet neighbouring elements.
 //
 // A box of samples, a warp's, goes on the lists of the tiles that its taps meet. Then a block owns
-// a tile of some channels, with keys and sums in shared memory, and looks at the boxes of its list.
+// a tile of some channels, in shared memory, and adds its list's boxes: integers, in any order.
 //
 // counts[0] says whether a grid is too rough for that: a box meets tiles that are no neighbours, or
 // a tile more boxes than its list holds. Then nothing is added here. counts[1 + i] is of tile i.
@@ -154,10 +154,11 @@ __global__ void grid_sampler_boxes(const scalar_t* __restrict__ grid, int32_t* c
       int64_t before = image * tiles.along[2] + middle[2] + lane / 9 - 1;
       int64_t list = (before * tiles.along[1] + above) * tiles.along[0] + beside;
       int32_t position = atomic_add(counts + 1 + list, 1);
-      if (position >= most_boxes)
-        raise_to(counts, 1);
-      else
+      if (position < most_boxes) {
         lists[list * most_boxes + position] = box;
+      } else {
+        raise_to(counts, 1);
+      }
     }
   }
 }
