@@ -101,6 +101,8 @@ def first() -> tuple[Stage, ...]:
     """Nine minutes: whether it works and has the right bits, then times of 16-bit dtypes."""
     runner, graphs = _stage("runner"), _stage("surroundings")
     as_large = _as_large("tests/gpu/test_host_runner.py")
+    named = ("-k", "index or grid_sampler")
+    many_blocks = by_pytest("tests/gpu/test_many_blocks.py", *CUDA, *named)
     half = timed("16 bits", *_TIMED, "--dtype", "bfloat16", "--dtype", "float16")
     return (
         replace(_stage("contact"), minutes=1),
@@ -128,6 +130,7 @@ def first() -> tuple[Stage, ...]:
                     )
                 ),
                 *_as_large(BITS),
+                *(replace(job, name="many blocks") for job in many_blocks),
             ),
             (),
             read_tests,
