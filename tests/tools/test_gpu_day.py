@@ -190,7 +190,7 @@ def test_shares_are_all_and_apart(pytester: pytest.Pytester) -> None:
 
 
 def test_variants_are_other_tests(pytester: pytest.Pytester) -> None:
-    """What ended with other options is run as well, and has its own outcome."""
+    """A test that ended with other options runs as well, and has its own outcome."""
     pytester.makepyfile("def test_it(request): assert not request.config.option.variant")
     given = ("-p", "journal", "--journal", "lines")
     pytester.runpytest(*given, "--variant", "64 KiB").assert_outcomes(failed=1)
@@ -202,7 +202,7 @@ def test_variants_are_other_tests(pytester: pytest.Pytester) -> None:
 
 
 def test_no_jobs_have_the_same_tests() -> None:
-    """Of two that run one file for one family, each has a variant of its own."""
+    """Two jobs that run one file for one family have a variant each."""
     told = set[tuple[str, ...]]()
     families = gpu_profiles.sides.timed_families()
     for job in (job for stage in gpu_profiles.first() for job in stage.jobs):

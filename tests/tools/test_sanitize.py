@@ -39,7 +39,7 @@ def test_every_entry_is_reached(family: str) -> None:
 def test_samples_reach_what_large_inputs_do(
     monkeypatch: pytest.MonkeyPatch, family: str, part: str
 ) -> None:
-    """No sample launches these kernels, unless sizes are small from which launchers choose them."""
+    """Samples launch these kernels only where the sizes that choose them are small."""
     assert sanitize.smallest(family, [part]) == []
     for module, sizes in as_large.SIZES:
         for name, size in sizes.items():
