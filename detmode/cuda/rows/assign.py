@@ -126,9 +126,11 @@ def _elect_in(out: Tensor, index: Tensor, shape: Rows, by_row: bool) -> Tensor:
     n = index.numel()
     lost = new_empty(index, (n,), torch.uint8)
     step = out.itemsize // MARK * (shape.inner if by_row else 1)
+    # A single element is contiguous, and may have a stride.
+    marks = stretch(out, 0, out.numel()).view(torch.int32)
     for entry in ("assign_mark", "assign_elect_marked"):
         launch(
-            SOURCE, entry, n, index=index, marks=out.view(-1).view(torch.int32), lost=lost, n=n,
+            SOURCE, entry, n, index=index, marks=marks, lost=lost, n=n,
             step=step, shape=_places(shape, by_row),
         )  # fmt: skip
     return lost

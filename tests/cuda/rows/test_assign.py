@@ -1,5 +1,6 @@
 """Assignments by several families: of what comes to a place the last stays, bit by bit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from detmode import DeterministicMode
 from detmode.rules.index.launch import index_put
 from detmode.rules.index_copy.launch import index_copy
 from detmode.rules.put.launch import put
@@ -70,3 +72,20 @@ def test_a_mask_beside_a_repeated_index(shape: tuple[int, ...], set_places: int)
     for seed in range(8):
         found = in_schedules(lambda: index_put(torch.zeros(shape), [mask, index], values), seed)
         assert same_bits(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128], ids=str)
+def test_one_element_that_has_a_stride(dtype: torch.dtype) -> None:
+    """A program's view of one element is contiguous, whatever its stride; it holds the election."""
+    index, values = torch.zeros(70, dtype=torch.int64), torch.arange(70).to(dtype)
+    calls: dict[str, Callable[[Tensor], Tensor]] = {
+        "put_": lambda x: x.put_(index, values),
+        "index_copy_": lambda x: x.index_copy_(0, index, values),
+        "index_put_": lambda x: x.index_put_((index,), values),
+        "scatter_": lambda x: x.scatter_(0, index, values),
+    }
+    with DeterministicMode(simulate="cuda"):
+        for name, call in calls.items():
+            memory = torch.zeros(4, dtype=dtype)
+            call(memory[1::3][:1])
+            assert memory.real.tolist() == [0, 69, 0, 0], name
