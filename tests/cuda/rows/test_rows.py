@@ -259,7 +259,7 @@ def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> 
 @pytest.mark.parametrize("way", [Way.FEW, Way.SORTED, Way.WIDE])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
-    """A NaN among the addends, of any sign and payload, and infinities that cancel sum to 0x7fff."""
+    """NaNs of any sign and payload, and infinities that cancel, sum to 0x7fff."""
     infinity = torch.tensor(torch.inf, dtype=dtype).view(torch.int16)
     payload, negative = infinity + 1, infinity | -(2**15)
     rows = torch.stack([payload, payload | negative, infinity, negative])
