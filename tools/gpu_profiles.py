@@ -37,6 +37,18 @@ SECONDS = FOLDER / "gpu_day.jsonl"
 """The committed ``results.jsonl`` of a day, by whose seconds jobs are ordered."""
 STRIPS = ("grid_sampler", "max_unpool", "scatter", "scatter_assign", "scatter_reduce")
 """The families whose blocks collect planes in shared memory."""
+SANITIZED = (
+    *((family, ("strips",)) for family in STRIPS if family != "grid_sampler"),
+    ("grid_sampler", ("strips", "few_taps")),
+    ("put", ("bins", "elect", "mark")),
+    ("upsample", ("lanes",)),
+)
+"""By family, parts of the names of kernels whose threads share memory, or meet in it."""
+SANITIZED_AS_LARGE = (("grid_sampler", ("boxes", "tiles")), ("index", ("few_destinations",)))
+"""Those that only large inputs have."""
+LARGE = ("grid_sampler", "index", "max_pool3d", "put", "scatter", "upsample")
+"""The families in which large inputs have other kernels than samples."""
+BITS = "tests/rules/test_bits.py"
 SHARED = (64, 99)
 """KiB of shared memory that a block has on Turing and on Ada."""
 
@@ -45,23 +57,32 @@ def _stage(name: str) -> Stage:
     return next(stage for stage in STAGES if stage.name == name)
 
 
-def _bits(*arguments: str, name: str) -> tuple[Job, ...]:
-    """The bits of 100 runs of each family with strips."""
+def _of_each(
+    families: Sequence[str], file: str, *arguments: str, variant: str = ""
+) -> tuple[Job, ...]:
+    """Tests of each family on the GPU, which a variant of them makes others."""
+    arguments += ("--variant", variant) if variant else ()
     return tuple(
-        replace(job, name=f"{family}{name}")
-        for family in STRIPS
-        for job in by_pytest("tests/rules/test_bits.py", *CUDA, "--family", family, *arguments)
+        replace(job, name=", ".join(filter(None, (family, variant))))
+        for family in families
+        for job in by_pytest(file, *CUDA, "--family", family, *arguments)
     )
+
+
+def _as_large(file: str) -> tuple[Job, ...]:
+    return _of_each(LARGE, file, "-p", "as_large", "--as-large", variant="as large")
 
 
 def _sanitized() -> tuple[Job, ...]:
     return tuple(
         Job(
-            f"{family}, {tool}",
-            python("tools/sanitize.py", "--family", family, "--tool", tool, "--entry", "strips"),
+            f"{', '.join((family, *how))}, {tool}",
+            python("tools/sanitize.py", "--family", family, "--tool", tool, *how)
+            + tuple(word for part in parts for word in ("--entry", part)),
             needs="compute-sanitizer",
         )
-        for family in STRIPS
+        for kernels, how in ((SANITIZED, ()), (SANITIZED_AS_LARGE, ("--as-large",)))
+        for family, parts in kernels
         for tool in ("racecheck", "synccheck")
     )
 
@@ -79,29 +100,37 @@ _TIMED += ("--side", sides.ATEN_IN_PLACE)
 def first() -> tuple[Stage, ...]:
     """Nine minutes: whether it works and has the right bits, then times of 16-bit dtypes."""
     runner, graphs = _stage("runner"), _stage("surroundings")
+    as_large = _as_large("tests/gpu/test_host_runner.py")
+    named = ("-k", "index or grid_sampler")
+    many_blocks = by_pytest("tests/gpu/test_many_blocks.py", *CUDA, *named)
     half = timed("16 bits", *_TIMED, "--dtype", "bfloat16", "--dtype", "float16")
     return (
         replace(_stage("contact"), minutes=1),
-        replace(runner, minutes=2),
+        replace(runner, jobs=(*runner.jobs, *as_large), minutes=2),
         Stage(
             "strips",
-            "no race in kernels that collect planes in shared memory",
+            "no race in kernels whose blocks add or assign in shared memory, or elect",
             _sanitized(),
             (),
             read_last_line,
             minutes=2,
-            processes=4,
+            processes=MANY,
         ),
         Stage(
             "strips' bits",
-            "100 runs of them have the same bits, with other GPUs' shared memory as well",
+            "100 runs have the same bits, with other GPUs' shared memory, and as large inputs",
             (
-                *_bits(name=""),
+                *_of_each(STRIPS, BITS),
                 *(
                     job
                     for kib in SHARED
-                    for job in _bits("-p", "less_shared", f"--shared={kib}", name=f", {kib} KiB")
+                    for job in _of_each(
+                        *(STRIPS, BITS, "-p", "less_shared", f"--shared={kib}"),
+                        variant=f"{kib} KiB",
+                    )
                 ),
+                *_as_large(BITS),
+                *(replace(job, name="many blocks") for job in many_blocks),
             ),
             (),
             read_tests,

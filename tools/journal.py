@@ -2,7 +2,8 @@
 
 ``pytest -p journal --journal FILE``. What a process did is there when it hangs or dies, and a
 test that the file says ended is not run again. ``--share 2/8`` runs the second of eight parts, in
-which the tests of a family of operators stay together.
+which the tests of a family of operators stay together. With ``--variant TEXT`` tests are others: of
+those that other options make.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("journal")
     group.addoption("--journal", type=Path, help="of lines; what ended there is not run")
     group.addoption("--part", default="", help="is written into each line")
+    group.addoption("--variant", default="", help="stands behind the name of each test")
     group.addoption("--share", type=_share, default=(1, 1), help="2/8: the second of eight parts")
 
 
@@ -69,6 +71,7 @@ class Journal:
         self.path: Path = config.option.journal
         self.part: str = config.option.part
         self.share: tuple[int, int] = config.option.share
+        self.variant: str = config.option.variant
         self.families: dict[str, str] = {}
         self.line: dict[str, Any] = {}
         self.start = 0.0
@@ -83,14 +86,19 @@ class Journal:
         n = len(ordered)
         mine = ordered[(number - 1) * n // count : number * n // count]
         ended = {test for test, line in read(self.path).items() if line["outcome"] != STARTED}
-        left = [item for item in mine if item.nodeid not in ended]
+        left = [item for item in mine if self.name(item.nodeid) not in ended]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(left)])
         items[:] = left
         self.families = {item.nodeid: family_of(item) for item in left}
 
+    def name(self, nodeid: str) -> str:
+        """The name of a test, as lines have it."""
+        return f"{nodeid}, {self.variant}" if self.variant else nodeid
+
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         family = self.families.get(nodeid, WITHOUT_FAMILY)
-        self.line = {"test": nodeid, "part": self.part, "family": family, "outcome": STARTED}
+        self.line = {"test": self.name(nodeid), "part": self.part, "family": family}
+        self.line["outcome"] = STARTED
         write(self.path, self.line)
         self.start = time.monotonic()
         self.line["outcome"] = "passed"

@@ -2,7 +2,7 @@
 
 For each entry of each source that a substitute launches, the smallest sample that reaches it; which
 one that is, the host runner says. compute-sanitizer comes with the CUDA toolkit. ``--list`` needs
-no GPU and starts nothing.
+no GPU and starts nothing. With ``--as-large`` samples reach what otherwise only large inputs do.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest import mock
 
+import as_large
 import torch
 
 from detmode import DeterministicMode, cuda
@@ -50,18 +51,18 @@ def launched() -> Iterator[set[Entry]]:
         yield found
 
 
-def smallest(family: str | None = None, entry: str = "") -> list[Case]:
+def smallest(family: str | None = None, parts: Sequence[str] = ("",)) -> list[Case]:
     """The fewest elements first, each case that launches an entry which none before it launches.
 
     Args:
         family: only its cases.
-        entry: a part of the names of the entries that count.
+        parts: of the names of the entries that count, which have one of them.
     """
     chosen, seen = [], set[Entry]()
     for case in sorted(cases(family), key=_elements):
         with launched() as entries:
             run_substituted(case.sample, case.dtype)
-        entries = {each for each in entries if entry in each[1]}
+        entries = {each for each in entries if any(part in each[1] for part in parts)}
         if not entries <= seen:
             chosen.append(case)
             seen |= entries
@@ -73,13 +74,13 @@ def _elements(case: Case) -> int:
     return sum(value.numel() for value in values if isinstance(value, torch.Tensor))
 
 
-def command(tool: str, names: Sequence[str]) -> list[str]:
+def command(tool: str, names: Sequence[str], *, as_large: bool = False) -> list[str]:
     """The command that runs the cases of these names under a tool."""
     return [
         *("compute-sanitizer", "--tool", tool, "--error-exitcode", str(FAULT)),
         # PyTorch asks the driver for functions that it may not have: no faults of a kernel.
         *("--report-api-errors", "no"),
-        *(sys.executable, __file__, "--run", *names),
+        *(sys.executable, __file__, *(["--as-large"] * as_large), "--run", *names),
     ]
 
 
@@ -107,7 +108,10 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     found.add_argument("--tool", action="append", choices=TOOLS, help="repeatable; default: all")
     found.add_argument("--family", choices=list(families()), metavar="FAMILY", help="only this one")
-    found.add_argument("--entry", default="", metavar="TEXT", help="only entries with this name")
+    found.add_argument(
+        "--entry", action="append", metavar="TEXT", help="only entries with this name; repeatable"
+    )
+    found.add_argument("--as-large", action="store_true", help="take the ways of large inputs")
     found.add_argument("--list", action="store_true", help="only print what would be started")
     found.add_argument("--run", nargs="+", metavar="CASE", help="run these, without a tool")
     return found
@@ -122,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if reason is not None:
         print(f"cannot sanitize: {reason}", file=sys.stderr)
         return 2
+    if options.as_large:
+        as_large.set_sizes()
     if options.run:
         try:
             run(options.run)
@@ -129,13 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         return 0
-    names = [str(case) for case in smallest(options.family, options.entry)]
+    names = [str(case) for case in smallest(options.family, options.entry or ("",))]
     if not names:
         print("cannot sanitize: no case launches such an entry", file=sys.stderr)
         return 2
     faulty = []
     for tool in options.tool or TOOLS:
-        started = command(tool, names)
+        started = command(tool, names, as_large=options.as_large)
         if options.list:
             settings = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
             print(settings, shlex.join(started))

@@ -1,4 +1,4 @@
-"""Launches of larger inputs only: scans and selections of many blocks, and entries beside them.
+"""Launches of larger inputs only: scans, selections, sums and elections of many blocks, and others.
 
 The samples of the families are small, for the host runner. Here more blocks than a GPU holds at
 once share their work, beside a load that changes which of them is first.
@@ -56,6 +56,13 @@ def sampled(size: tuple[int, ...], smooth: bool) -> Tensors:
     return call["grad_output"], call["input"], call["grid"]
 
 
+def indexed(dtype: torch.dtype, size: int) -> Tensors:
+    """A vector of a size, and for more elements than it has their places there and their values."""
+    n = (1 << 20) + 77
+    places = torch.randint(0, size, (n,), generator=torch.Generator().manual_seed(0))
+    return spread(dtype, size), places, spread(dtype, n)
+
+
 CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
     **{
         f"{op}-{dtype}": (
@@ -101,6 +108,23 @@ CALLS: dict[str, tuple[Callable[..., object], Callable[[], Tensors]]] = {
             (3, (100, 104, 102), True),
             (3, (100, 104, 102), False),
         )
+    },
+    # Blocks add to few places first, to others in bins; places elect their owner in their own
+    # memory, or in 16 bits beside it.
+    **{
+        f"index_add_to_{size}-{dtype}": (
+            lambda x, index, source: x.index_add(0, index, source),
+            lambda dtype=dtype, size=size: indexed(dtype, size),
+        )
+        for size in (150, 100_000)
+        for dtype in FLOATING
+    },
+    **{
+        f"index_put-{dtype}": (
+            lambda x, index, source: x.index_put((index,), source),
+            lambda dtype=dtype: indexed(dtype, 500_000),
+        )
+        for dtype in (torch.bfloat16, torch.float32, torch.float64)
     },
 }
 """By name a call, and what makes its arguments."""

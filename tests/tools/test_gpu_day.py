@@ -189,6 +189,32 @@ def test_shares_are_all_and_apart(pytester: pytest.Pytester) -> None:
     again.assert_outcomes(deselected=9)
 
 
+def test_variants_are_other_tests(pytester: pytest.Pytester) -> None:
+    """A test that ended with other options runs as well, and has its own outcome."""
+    pytester.makepyfile("def test_it(request): assert not request.config.option.variant")
+    given = ("-p", "journal", "--journal", "lines")
+    pytester.runpytest(*given, "--variant", "64 KiB").assert_outcomes(failed=1)
+    pytester.runpytest(*given).assert_outcomes(passed=1)
+    pytester.runpytest(*given, "--variant", "64 KiB").assert_outcomes(deselected=1)
+    found = {test: line["outcome"] for test, line in journal.read(Path("lines")).items()}
+    name = "test_variants_are_other_tests.py::test_it"
+    assert found == {f"{name}, 64 KiB": "failed", name: "passed"}
+
+
+def test_no_jobs_have_the_same_tests() -> None:
+    """Two jobs that run one file for one family have a variant each."""
+    told = set[tuple[str, ...]]()
+    families = gpu_profiles.sides.timed_families()
+    for job in (job for stage in gpu_profiles.first() for job in stage.jobs):
+        words = job.command
+        if {"pytest", "--family"} <= {*words}:
+            variant = words[words.index("--variant") + 1] if "--variant" in words else ""
+            named = (*(word for word in words if word.endswith(".py") or word in families), variant)
+            assert named not in told, job.name
+            told.add(named)
+    assert {variant for *_, variant in told} == {"", "64 KiB", "99 KiB", "as large"}
+
+
 def test_minutes_and_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that were cut off begin again, after those that never began; ended ones stay."""
     seen = tmp_path / "seen"
@@ -322,6 +348,7 @@ def test_profiles_fit_into_fifteen_minutes(tmp_path: Path) -> None:
     assert (halves.name, sum(stage.minutes for stage in second)) == ("halves", 3.5)
     words = [word for stage in first for job in stage.jobs for word in job.command]
     assert {"racecheck", "synccheck", "--shared=64", "--shared=99", "bfloat16"} <= {*words}
+    assert {"few_taps", "tiles", "few_destinations", "lanes", "bins", "elect"} <= {*words}
 
 
 def test_families_are_narrowed(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ import stat
 import sys
 from pathlib import Path
 
+import as_large
 import pytest
 import sanitize
 import torch
 
+from detmode.table.conditions import FLOATING
 from detmode.verify.cases import cases, run_substituted
 from tests.shared import needs
 
@@ -27,6 +29,23 @@ def test_every_entry_is_reached(family: str) -> None:
     assert reached == entries
     assert len(chosen) <= len(entries)
     assert all(case in cases(family) for case in chosen)
+
+
+@needs.compiler
+@pytest.mark.parametrize(
+    ("family", "part"),
+    [("grid_sampler", "tiles"), ("index", "few_destinations"), ("max_pool3d", "_few")],
+)
+def test_samples_reach_what_large_inputs_do(
+    monkeypatch: pytest.MonkeyPatch, family: str, part: str
+) -> None:
+    """Samples launch these kernels only where the sizes that choose them are small."""
+    assert sanitize.smallest(family, [part]) == []
+    for module, sizes in as_large.SIZES:
+        for name, size in sizes.items():
+            # Raises where the module has no such size any more.
+            monkeypatch.setattr(module, name, size)
+    assert {case.dtype for case in sanitize.smallest(family, [part])} >= {*FLOATING}
 
 
 @needs.compiler

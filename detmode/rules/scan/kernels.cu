@@ -183,11 +183,16 @@ __global__ void scan_level(double* __restrict__ totals, int64_t base, int64_t ch
 }
 
 // Blocks that a multiprocessor has registers for. Whole tiles of float sums need 48, and only the
-// last tile, whose elements are counted, would take more.
+// last tile, whose elements are counted, would take more. Turing's has no more than 1,024 threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+constexpr int MOST_BLOCKS = 1024 / THREADS;
+#else
+constexpr int MOST_BLOCKS = 5;
+#endif
 template <typename scan_t>
 constexpr int BLOCKS = 1;
 template <>
-constexpr int BLOCKS<cumsum<float>> = 5;
+constexpr int BLOCKS<cumsum<float>> = MOST_BLOCKS;
 
 template <template <typename> class scan_t, typename scalar_t>
 __global__ void __launch_bounds__(THREADS, BLOCKS<scan_t<scalar_t>>)
