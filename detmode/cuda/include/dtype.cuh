@@ -257,9 +257,10 @@ struct limits<half> : limits_of_16_bits<half> {};
 template <>
 struct limits<bfloat16> : limits_of_16_bits<bfloat16> {};
 
-// A float or double as a scalar_t. One NaN for all: the hardware's own may differ.
+// A float or double as a scalar_t. One NaN for all: the hardware's own may differ, but where it
+// converts to 16 bits it has one.
 template <typename scalar_t, typename T>
 static __device__ __forceinline__ scalar_t narrowed(T value) {
-  if (is_nan(value)) return limits<scalar_t>::nan();
+  if (sizeof(scalar_t) > 2 && is_nan(value)) return limits<scalar_t>::nan();
   return from_opmath<scalar_t>(static_cast<opmath_t<scalar_t>>(value));
 }

@@ -157,16 +157,28 @@ static __device__ __forceinline__ bool segment_carries(int64_t border, int64_t n
 //   store(key, value, loaded)   takes a complete run, and what was loaded for its first element
 //   carry(slot, value)    takes a part of a run that a later launch finishes
 template <int piece, int share, typename key_t, typename Runs>
-static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, const key_t* keys,
+static __device__ __forceinline__ void segment_share(uint32_t s, uint32_t n, const key_t* keys,
                                                      const Runs& runs) {
   using value_t = typename Runs::value_t;
   // Half of a piece's: the registers leave room for more threads.
   constexpr int batch = 4;
   static_assert(piece % share == 0 && share % batch == 0 && SEGMENT_REACH < piece,
                 "pieces of whole shares, shares of whole batches");
-  int64_t begin = s * share, end = min_index(begin + share, n);
-  int64_t p = begin / piece, border = (p + 1) * piece;
-  key_t run_key = keys[begin], skipped = run_key;
+  uint32_t begin = s * share, end = min(begin + share, n);
+  uint32_t p = begin / piece, border = (p + 1) * piece;
+  // Keys and places of the batch to come: read before what is loaded of this one is used.
+  key_t next_key[batch];
+  decltype(runs.place(begin)) next_places[batch];
+  auto read_ahead = [&](uint32_t base) {
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+      uint32_t i = min(base + b, n - 1);
+      next_key[b] = keys[i];
+      next_places[b] = runs.place(i);
+    }
+  };
+  read_ahead(begin);
+  key_t run_key = next_key[0], skipped = run_key;
   bool goes_on = begin > 0 && keys[begin - 1] == run_key;
   bool comes_in = goes_on && begin % piece == 0 && segment_carries<piece>(begin, n, keys);
   bool skips = goes_on && !comes_in;
@@ -175,8 +187,8 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, const
   const value_t nothing = value_t::nothing();
   value_t run = nothing, earlier = nothing;
   decltype(runs.load(runs.place(begin), run_key, true)) start;
-  for (int64_t base = begin; base < n; base += batch) {
-    if (base >= end && !(walks && keys[base] == run_key)) break;
+  for (uint32_t base = begin; base < n; base += batch) {
+    if (base >= end && !(walks && next_key[0] == run_key)) break;
     if (base == border) {
       if (segment_carries<piece>(border, n, keys)) {
         runs.carry(leads ? 2 * p : 2 * p + 1, run);
@@ -192,9 +204,8 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, const
     bool taken[batch], first[batch];
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
-      int64_t i = min_index(base + b, n - 1);
-      key[b] = keys[i];
-      places[b] = runs.place(i);
+      key[b] = next_key[b];
+      places[b] = next_places[b];
     }
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
@@ -209,6 +220,7 @@ static __device__ __forceinline__ void segment_share(int64_t s, int64_t n, const
       if (!taken[b]) places[b] = places[b > 0 ? b - 1 : batch - 1];
       loaded[b] = runs.load(places[b], key[b], taken[b] && first[b]);
     }
+    read_ahead(base + batch);
 #pragma unroll
     for (int b = 0; b < batch; ++b) {
       if (!taken[b]) continue;

@@ -79,9 +79,10 @@ static __device__ __forceinline__ begins sums_before(begins counts) {
   return before;
 }
 
-// The digits' width in bits, how many passes sort by one each, and how many have.
+// The digits' width in bits, how many passes sort by one each, how many have, and the items of a
+// thread.
 struct digit_passes {
-  int64_t width, passes, done;
+  int64_t width, passes, done, rounds;
 };
 
 // Sorts by the digit of one pass, or alone by those of all. The first launch reads `index`, which
@@ -114,11 +115,11 @@ __global__ void __launch_bounds__(THREADS)
     words = counters + passes * (DIGITS + 1) + done * gridDim.x * DIGITS + digit;
     tile = draw_tile(counters + passes * DIGITS + done);
   }
-  int64_t before_tile = tile * TILE;
 
   // A warp has neighbouring items, 32 a round: item `first` + 32 * r of the tile is this lane's.
-  int rounds = alone ? static_cast<int>(ceil_div(n, blockDim.x)) : ITEMS;
-  int items = static_cast<int>(min_index(n - before_tile, TILE));
+  int rounds = static_cast<int>(digits.rounds), most = rounds * blockDim.x;
+  int64_t before_tile = tile * most;
+  int items = static_cast<int>(min_index(n - before_tile, most));
   int first = warp * rounds * 32 + lane;
   auto has = [&](int r) { return r < rounds && first + 32 * r < items; };
   key_t key[ITEMS];

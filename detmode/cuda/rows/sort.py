@@ -12,8 +12,13 @@ from detmode.cuda.rows.shapes import KEYS, MOST_SORTED
 
 THREADS = 1024
 """Of a block; this and the others as in ``sort.cu``."""
-TILE = THREADS * 8
-"""Positions that one block sorts."""
+ITEMS = 8
+"""Positions of a thread at most."""
+TILE = THREADS * ITEMS
+"""Positions that one block sorts at most."""
+TILES = 32
+"""Blocks up to which a thread has one position: eight of them would keep few multiprocessors busy,
+and long. With more blocks each would wait longer for what is before it."""
 MOST_BITS = 9
 """By which one pass sorts."""
 MOST_COUNTING = 512
@@ -25,11 +30,14 @@ SOURCE = Source(
 
 
 class DigitPasses(NamedTuple):
-    """The struct of ``sort.cu``: bits of a digit, and the passes, all and those done."""
+    """The struct of ``sort.cu``: bits of a digit, the passes, all and those done, and the positions
+    of a thread.
+    """
 
     width: int
     passes: int
     done: int
+    rounds: int
 
 
 def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[Tensor, Tensor]:
@@ -59,13 +67,15 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
     if n <= TILE:
         # One block makes all passes.
         keys, order = _pair(index, n, dtype)
+        threads = THREADS if n > TILE // 2 else THREADS // 2
         launch_blocks(
-            SOURCE, f"sort_tiles<{ctype(dtype)}>", 1, THREADS if n > TILE // 2 else THREADS // 2,
+            SOURCE, f"sort_tiles<{ctype(dtype)}>", 1, threads,
             index=index, keys_read=None, order_read=None, keys=keys, order=order, counters=None,
-            n=n, size=size, wraps=wraps, digits=DigitPasses(width, passes, 0),
+            n=n, size=size, wraps=wraps, digits=DigitPasses(width, passes, 0, -(-n // threads)),
         )  # fmt: skip
         return keys, order
-    tiles, digits = -(-n // TILE), 1 << MOST_BITS
+    rounds = min(-(-n // (TILES * THREADS)), ITEMS)
+    tiles, digits = -(-n // (rounds * THREADS)), 1 << MOST_BITS
     counters = new_zeros(index, (passes * (digits + 1 + tiles * digits),), torch.int32)
     launch_blocks(
         SOURCE, "sort_count", min(tiles, MOST_COUNTING), THREADS,
@@ -79,7 +89,7 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
             SOURCE, f"sort_tiles<{ctype(dtype)}>", tiles, THREADS,
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
             order=order, counters=counters, n=n, size=size, wraps=wraps,
-            digits=DigitPasses(width, passes, done),
+            digits=DigitPasses(width, passes, done, rounds),
         )  # fmt: skip
     return keys, order
 

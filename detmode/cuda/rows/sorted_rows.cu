@@ -68,37 +68,47 @@ template <typename row_t, int width>
 struct wide_columns {
   using value_t = neighbours<row_t, width>;
   using pack_t = typename value_t::pack_t;
+  // Held as words: of two lanes in one, the compiler would take each apart as soon as it is loaded.
+  using words_t = words_of<pack_t>;
   // A destination's initial values are loaded with its first row, not after the last one.
   struct row_and_initial {
-    pack_t row, initial;
+    words_t row, initial;
   };
   const int32_t* order;
-  const typename row_t::scalar_t* source;
-  typename row_t::scalar_t* out;
-  int64_t inner;
+  const char* source;
+  char* out;
+  uint32_t stride;  // the bytes of a row
   bool include_self;
   scaling alpha;
   row_carries<value_t> carries;
-  __device__ __forceinline__ pack_t* target(int64_t key) const {
-    return reinterpret_cast<pack_t*>(out + key * inner);
+  // A product of 32 bits by 32 is one instruction.
+  __device__ __forceinline__ int64_t offset(int32_t row) const {
+    return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(row)) * stride);
   }
-  __device__ __forceinline__ int32_t place(int64_t row) const { return order[row]; }
-  __device__ __forceinline__ row_and_initial load(int64_t place, int64_t key, bool begins) const {
+  static __device__ __forceinline__ words_t words_at(const char* address) {
+    using loaded_t = pack_of<int32_t, words_t::count>;
+    loaded_t loaded = *reinterpret_cast<const loaded_t*>(address);
+    words_t words;
+    for (int w = 0; w < words_t::count; ++w) words.word[w] = loaded.lane[w];
+    return words;
+  }
+  __device__ __forceinline__ int32_t place(uint32_t row) const { return order[row]; }
+  __device__ __forceinline__ row_and_initial load(int32_t place, int32_t key, bool begins) const {
     row_and_initial loaded;
-    loaded.row = *reinterpret_cast<const pack_t*>(source + place * inner);
-    if (begins) loaded.initial = *target(key);
+    loaded.row = words_at(source + offset(place));
+    if (begins) loaded.initial = words_at(out + offset(key));
     return loaded;
   }
   __device__ __forceinline__ value_t value(const row_and_initial& loaded) const {
-    return value_t::read(loaded.row, alpha);
+    return value_t::read(loaded.row.value, alpha);
   }
-  __device__ __forceinline__ void store(int64_t key, const value_t& runs,
+  __device__ __forceinline__ void store(int32_t key, const value_t& runs,
                                         const row_and_initial& loaded) const {
     pack_t sums;
     for (int k = 0; k < width; ++k) {
-      sums.lane[k] = runs.lane[k].onto(loaded.initial.lane[k], include_self, 0);
+      sums.lane[k] = runs.lane[k].onto(loaded.initial.value.lane[k], include_self, 0);
     }
-    store_at_once(target(key), sums);
+    store_at_once(reinterpret_cast<pack_t*>(out + offset(key)), sums);
   }
   __device__ __forceinline__ void carry(int64_t slot, const value_t& runs) const {
     carries[slot] = runs;
@@ -116,11 +126,13 @@ __global__ void __launch_bounds__(256, 2)
   int64_t groups = shape.outer * inner / width, all = ceil_div(rows, SHARE) * groups;
   for (int64_t i = thread_index(); i < all; i += thread_count()) {
     int64_t s = quick_div(i, groups), group = i - s * groups, column = group * width;
-    auto* from = column_of(source, column, rows, inner);
-    auto* to = column_of(out, column, shape.size, inner);
+    auto* from = reinterpret_cast<const char*>(column_of(source, column, rows, inner));
+    auto* to = reinterpret_cast<char*>(column_of(out, column, shape.size, inner));
+    auto stride = static_cast<uint32_t>(inner * sizeof(typename row_t::scalar_t));
     wide_columns<row_t, width> columns{
-        order, from, to, inner, include_self, alpha, {carried, groups, group}};
-    segment_share<PIECE, SHARE>(s, rows, keys, columns);
+        order, from, to, stride, include_self, alpha, {carried, groups, group}};
+    segment_share<PIECE, SHARE>(static_cast<uint32_t>(s), static_cast<uint32_t>(rows), keys,
+                                columns);
   }
 }
 

@@ -34,6 +34,9 @@ from detmode.cuda.strips import Strips, strips_of
 WIDE = 512
 """Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
 
+MOST_WIDE = 2**32 - 1
+"""The most bytes of a wide row, which its kernel multiplies in 32 bits by the row's position."""
+
 SECTOR = 32
 """The fewest bytes that a GPU moves at once."""
 
@@ -171,7 +174,7 @@ def _are_few(shape: Rows) -> bool:
 def _are_wide(shape: Rows, dtype: torch.dtype) -> bool:
     """Return whether sorted rows are wide; their keys must not need 64 bits."""
     run = shape.inner * dtype.itemsize
-    return run >= WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED
+    return WIDE <= run <= MOST_WIDE and run % AT_ONCE == 0 and shape.size <= MOST_SORTED
 
 
 def _sort_moves_less(shape: Rows, dtype: torch.dtype) -> bool:

@@ -256,6 +256,20 @@ def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> 
             move.run(add_rows, Way.WIDE)
 
 
+@pytest.mark.parametrize("way", [Way.FEW, Way.SORTED, Way.WIDE])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
+    """NaNs of any sign and payload, and infinities that cancel, sum to 0x7fff."""
+    infinity = torch.tensor(torch.inf, dtype=dtype).view(torch.int16)
+    payload, negative = infinity + 1, infinity | -(2**15)
+    rows = torch.stack([payload, payload | negative, infinity, negative])
+    source = rows[:, None].expand(4, 256).contiguous().view(dtype)
+    out = torch.zeros(3 * 256, dtype=dtype)
+    index = torch.tensor([0, 1, 2, 2])
+    add_rows(out, index, source, Rows(1, 4, 256, 3), way=way)
+    assert (out.view(torch.int16) == 0x7FFF).all()
+
+
 # A whole turn of four warps and part of another; one that ends within a warp.
 @pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
 @pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import host, launch_blocks
-from detmode.cuda.rows.sort import TILE, sorted_positions
+from detmode.cuda.rows.sort import TILE, TILES, sorted_positions
 from detmode.table.samples import Maker
 from tests.shared.cuda_sources import PRIMITIVES, SCHEDULES, in_every_schedule
 
@@ -28,9 +28,17 @@ def positions_and_order(index: Tensor, size: int) -> Tensor:
     return torch.stack([half.long() for half in sorted_positions(index, size)])
 
 
-@pytest.mark.parametrize("n", [0, 1, 31, 33, 513, TILE // 2 + 1, TILE, TILE + 1, 3 * TILE + 9])
-def test_positions_are_sorted_stably(n: int) -> None:
+# With fewer tiles a thread has more positions: eight, and three.
+@pytest.mark.parametrize(
+    ("n", "tiles"),
+    [
+        *((n, TILES) for n in (0, 1, 31, 33, 513, TILE // 2 + 1, TILE, TILE + 1, 2 * TILE + 9)),
+        *((TILE + 1, 1), (TILE + 9, 3)),
+    ],
+)
+def test_positions_are_sorted_stably(n: int, tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys and the order are torch's, for every number of tiles and of bits."""
+    monkeypatch.setattr("detmode.cuda.rows.sort.TILES", tiles)
     for size in SIZES if n < TILE // 2 else (512, 100_000, 2**31 + 1):
         for index in indices(n, size):
             sort_it = partial(positions_and_order, index, size)
@@ -77,6 +85,21 @@ def test_no_more_bits_are_sorted_than_positions_have(
         launched.clear()
         sorted_positions(torch.zeros(n, dtype=torch.int64), size)
         assert launched == expected
+
+
+@pytest.mark.parametrize(
+    ("n", "blocks"), [(16_384, 16), (24_576, 24), (50_000, 25), (100_000, 25), (1_000_000, 123)]
+)
+def test_many_blocks_sort_few_positions(
+    n: int, blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tens of thousands of positions are counted and sorted by tens of blocks."""
+    launched: list[int] = []
+    monkeypatch.setattr(
+        host, "launch_blocks", lambda source, entry, grid, *_: launched.append(grid[0])
+    )
+    sorted_positions(torch.zeros(n, dtype=torch.int64), 8192)
+    assert launched == [blocks] * 3
 
 
 def test_more_positions_than_int32_has_are_refused() -> None:

@@ -32,6 +32,9 @@ LONG = 2**31
         (Rows(1, 65, 64, 5), F64, Way.WIDE),
         (Rows(1, 65, 128, LONG - 1), F32, Way.WIDE),
         (Rows(1, 65, 128, LONG), F32, Way.SORTED),
+        # The kernel of wide rows counts a row's bytes in 32 bits.
+        (Rows(1, 65, 2**30 - 4, 5), F32, Way.WIDE),
+        (Rows(1, 65, 2**30, 5), F32, Way.SORTED),
         (Rows(1, 65, 1, 1000), F32, Way.SORTED),
         (Rows(1, 2**17 - 1, 1, 5), F32, Way.BINS),
         (Rows(1, 2**17, 1, 5), F32, Way.IN_BLOCKS),
