@@ -33,7 +33,7 @@ from detmode.cuda import allocation, native, python_player
 
 TARGET = 1.10
 NONE = "no mode"
-SIDES = {
+SIDES: dict[str, dict[str, Any]] = {
     f"{intercept}, {'filled' if fill else 'unfilled'}": {
         "intercept": intercept,
         "fill_uninitialized_memory": fill,
@@ -81,7 +81,7 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, tuple[float, float]
     step = step_of(name)
     around: dict[str, AbstractContextManager[Any]] = {NONE: contextlib.nullcontext()}
     for side, options in SIDES.items():
-        around[side] = DeterministicMode(simulate="cuda", **options)  # type: ignore[arg-type]
+        around[side] = DeterministicMode(simulate="cuda", **options)
     times: dict[str, list[float]] = {side: [] for side in around}
     with (
         without_launches(),

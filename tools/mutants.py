@@ -193,7 +193,7 @@ UNDONE = (
         ("undo.py", "Undo._run", "reversed(self._steps)", "self._steps"),
         ("undo.py", "Undo.run_in_thread", "self.is_here", "True"),
         ("undo.py", "Calls.elsewhere", "calls is not mine and", ""),
-        ("process/setting.py", "Setting._drop", "self._chosen = after =", "after ="),
+        ("process/setting.py", "Setting._release", "self._chosen = after =", "after ="),
         ("process/setting.py", "Setting._restore", "except Exception", "except ConflictError"),
         ("torch_settings.py", "call_if_settled", "or FLAG._waiting", ""),
     ),

@@ -39,7 +39,7 @@ from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
 from detmode.process.dispatch import untrace_dispatch
-from detmode.process.setting import outside_python
+from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
@@ -337,7 +337,8 @@ def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = _Memory(player)
     player.dm_host_step(host_steps.make)
-    player.dm_holds(outside_python.holds)
+    numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
+    player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
     outside_python.here = player.dm_native_here
     outside_python.elsewhere = player.dm_native_elsewhere
     if hasattr(os, "register_at_fork"):

@@ -37,15 +37,15 @@ native_calls = Calls()
 class _OutsidePython:
     """Calls of the same kind that are made without Python: none, until a player in C++ is there.
 
+    Such calls do not begin while calls wait for a value of a setting or hold one
+    (:attr:`Setting.holds`).
+
     Attributes:
-        holds: the number of calls that wait for a value or hold one. While there are any, calls
-            outside Python do not begin.
         here: returns whether the current thread is in one of them.
         elsewhere: returns whether another thread is.
     """
 
     def __init__(self) -> None:
-        self.holds = ctypes.c_int(0)
         self.here: Callable[[], int] = int
         self.elsewhere: Callable[[], int] = int
 
@@ -69,6 +69,9 @@ class Setting(Generic[T]):
         write: sets the value.
         needed: the value that PyTorch's deterministic paths need, if calls need other values too.
         is_local: returns whether each thread has its own value.
+
+    Attributes:
+        holds: the number of calls that wait for a value or hold one.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Setting(Generic[T]):
         # Calls, in order of arrival.
         self._waiting: list[holding[T]] = []
         self._active: list[holding[T]] = []
+        self.holds = ctypes.c_int(0)
         # While calls are active: the program's value, and the value last written for a call.
         self._chosen: T
         self._held: T
@@ -197,7 +201,7 @@ class Setting(Generic[T]):
         if hold not in self._waiting:
             # Before checking: a native call that begins now sees it, and waits in turn.
             self._waiting.append(hold)
-            outside_python.holds.value += 1
+            self._count_holds()
         if self._must_wait(hold):
             return False
         if not self._active:
@@ -225,12 +229,18 @@ class Setting(Generic[T]):
         disturbs = self._needed != hold.value and self._read() != hold.value
         return disturbs and (native_calls.elsewhere() or bool(outside_python.elsewhere()))
 
+    def _count_holds(self) -> None:
+        # Counted again each time: an interrupt between a list and a sum would last.
+        self.holds.value = len(self._waiting) + len(self._active)
+
     def _drop(self, hold: holding[T]) -> None:
         if hold in self._waiting:
             self._waiting.remove(hold)
-            outside_python.holds.value -= 1
-        if hold not in self._active:
-            return
+        if hold in self._active:
+            self._release(hold)
+        self._count_holds()
+
+    def _release(self, hold: holding[T]) -> None:
         after = self._chosen
         if len(self._active) > 1:
             after = [active for active in self._active if active is not hold][-1].value
@@ -242,7 +252,6 @@ class Setting(Generic[T]):
         self._held = after
         self._changes += 1
         self._active.remove(hold)
-        outside_python.holds.value -= 1
 
     def _forked(self) -> None:
         # Calls of threads that no longer exist would never end.

@@ -137,6 +137,7 @@ def state() -> dict[str, object]:
         "regions": len(forward_memory()._active),
         "open": [len(setting._open) for setting in all_settings],
         "held": [len(setting._waiting + setting._active) for setting in all_settings],
+        "counted": [setting.holds.value for setting in all_settings],
         "calls": [calls.here() for calls in (own_calls, native_calls, validations)],
         "locks": locks_taken(),
     }

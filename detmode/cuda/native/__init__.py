@@ -206,7 +206,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "activate": (None, [ctypes.c_void_p]),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
     "after_fork": (None, []),
-    "holds": (None, [ctypes.POINTER(ctypes.c_int)]),
+    "holds": (None, [ctypes.POINTER(ctypes.POINTER(ctypes.c_int)), ctypes.c_int]),
     "native_here": (ctypes.c_int, []),
     "native_elsewhere": (ctypes.c_int, []),
     "replayed": (ctypes.c_uint64, []),

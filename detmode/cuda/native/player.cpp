@@ -128,7 +128,7 @@ thread_local Pending pending;
 thread_local int in_python = 0;  // calls that were handed over and have not returned
 // Calls of ATen's kernels that need PyTorch's flag. Others that need it off hold them up, and wait.
 std::atomic<int> n_native{0};
-int* n_holds = nullptr;  // Python's
+std::vector<int*> n_holds;  // Python's, of each setting
 thread_local int in_native = 0;
 thread_local uint64_t joined = 0;  // the table for which Python has counted a call of this thread
 thread_local uint64_t first_number = 0;  // of the nodes that the thread has made since
@@ -495,9 +495,9 @@ struct Kernel final : c10::OperatorKernel {
     in_native++, n_native++;
     const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
     const auto& settings = at::globalContext();
-    if (std::atomic_ref(*n_holds).load() || !settings.deterministicAlgorithms() ||
-        settings.deterministicAlgorithmsWarnOnly() || settings.benchmarkCuDNN() ||
-        !count(key, entry))
+    if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
+        !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
+        settings.benchmarkCuDNN() || !count(key, entry))
       return false;
     op.native->callBoxed(op.handle, set, stack);
     return true;
@@ -558,7 +558,7 @@ void dm_after_fork() {  // other threads are not here
   new (&log_mutex) std::mutex;
   n_native = in_native;
 }
-void dm_holds(int* number) { n_holds = number; }
+void dm_holds(int** numbers, int count) { n_holds.assign(numbers, numbers + count); }
 int dm_native_here() { return in_native; }
 int dm_native_elsewhere() {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // after Python's hold

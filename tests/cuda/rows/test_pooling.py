@@ -320,7 +320,7 @@ def test_maxima_that_choose_few_elements(
     """Overlapping windows of many elements each write what they chose; the others are gathered."""
     size = (64 - (kernel - 1) * dilation - 1) // stride + 1
     pooled = chosen_windows.Pooled((1, 64), (64,) * 3, (size,) * 3)
-    windows, _ = max_pool3d._windows([kernel], [stride], [0], [dilation])
+    windows, _ = max_pool3d._windows((kernel,), (stride,), (0,), (dilation,))
     assert max_pool3d._choose_few(pooled, windows) is few
 
 

@@ -477,7 +477,11 @@ def test_templates_and_cupy():
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", ["histograms", "max_unpool", "nll_loss2d", "scan"])
 def test_own_families(family, monkeypatch):
-    """The kernels of detmode's own families get certificates as anybody's do."""
+    """The kernels of detmode's own families get certificates as anybody's do.
+
+    An election in place begins with any position at each destination; the next launch settles it.
+    """
+    begins = {"assign_mark"} if family == "max_unpool" else set()
     seen = {}
     launched = host.launch_blocks
 
@@ -493,8 +497,8 @@ def test_own_families(family, monkeypatch):
         if case.dtype is torch.float32:
             run_substituted(case.sample, case.dtype)
     assert seen
-    wrong = [str(each) for each in seen.values() if not each.is_order_independent]
-    assert not wrong, "\n\n".join(wrong)
+    varying = {entry: str(one) for entry, one in seen.items() if not one.is_order_independent}
+    assert set(varying) == begins, "\n\n".join(varying.values())
 
 
 def arguments_of(signature, bound):
