@@ -244,7 +244,7 @@ class DeterministicMode(BaseMode):
         """Return a new level, for one entering in this thread."""
         plain, rechecked = self._levels
         if not self._recheck:
-            if self.intercepts_listed and plain is Level and native.is_wanted():
+            if plain is Level and native.is_wanted():
                 from detmode.mode.native_calls import level_for  # off by default
 
                 return level_for(self)

@@ -127,6 +127,7 @@ class Interception(CompiledInside):
             if overload is _UNSEEN:
                 overload = self.mode.overload_info(func)
                 self.mode.meet(args, kwargs or {})
+                self.meet(func, overload)
             if overload is None or not self.is_innermost:
                 if type(func) is not _OVERLOAD and self.is_innermost:
                     args = with_bodies(self, args)
@@ -147,6 +148,9 @@ class Interception(CompiledInside):
             if tensors is args:
                 raise
         return Interception.__torch_dispatch__(self, func, types, tensors, kwargs)
+
+    def meet(self, func: Any, overload: OverloadInfo | None) -> None:
+        """Note the facts about an overload that the mode receives for the first time."""
 
     def call_twin(
         self, overload: OverloadInfo, traced: bool, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -111,6 +111,17 @@ class NativeLevel(Level):
             overload.plans = None
         return super().intercept(overload, args, kwargs, traced, site)
 
+    def meet(self, func: Any, overload: OverloadInfo | None) -> None:
+        """Leave the calls of an overload to the player, so far as nothing is to be done for them."""
+        if isinstance(func, torch._ops.OpOverload):
+            self.taught.share(func, _share_of(func, overload))
+
+    def set_innermost(self, is_innermost: bool) -> None:
+        """Have the player share in the calls that the level receives while it is innermost."""
+        super().set_innermost(is_innermost)
+        if not self.intercepts_listed:
+            self.taught.follow(self, is_innermost)
+
     def register_below(self, places: Iterable[Place]) -> None:
         """Note the kernels that stand at places, which make native calls."""
         for place in places:
@@ -160,6 +171,8 @@ class _Taught:
         self._rules, self._counter, self._paths = mode.table, mode.counter, mode.counter.paths
         self._paths.on_rename = self.forget
         self._is_active = False
+        self._shares: dict[int, int] = {}
+        self._receivers: weakref.WeakSet[NativeLevel] = weakref.WeakSet()
         weakref.finalize(mode, self._end).atexit = False
         self._begin()
 
@@ -168,12 +181,29 @@ class _Taught:
         self._table: int = self._player.dm_table(self._number)
         self._rows: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
+        for number, share in self._shares.items():
+            self._player.dm_share(self._table, number, share)
+        for level in self._receivers:
+            self._player.dm_level(id(level), self._table)
         self._left = {"plans": _PLANS, "steps": host_steps.MOST, "entries": _ENTRIES}
 
     def activate(self, is_active: bool) -> None:
         """Have the player act for the mode, or leave all calls to Python."""
         self._is_active = is_active
         self._player.dm_activate(self._table if is_active and not process.had_regions else None)
+
+    def follow(self, level: NativeLevel, is_receiver: bool) -> None:
+        """Share in the calls that PyTorch passes to a level, or leave them to it."""
+        (self._receivers.add if is_receiver else self._receivers.discard)(level)
+        self._player.dm_level(id(level), self._table if is_receiver else None)
+
+    def share(self, func: torch._ops.OpOverload, share: int) -> None:
+        """Share in the calls of an overload."""
+        schema = func._schema
+        number = self._player.dm_mode_op(schema.name.encode(), schema.overload_name.encode())
+        if number >= 0 and share:
+            self._shares[number] = share
+            self._player.dm_share(self._table, number, share)
 
     def forget(self) -> None:
         """Have the player forget everything, because there is too much or it no longer holds."""
@@ -328,6 +358,7 @@ def level_for(mode: BaseMode) -> Level:
     taught = _taught.get(mode)
     if taught is None:
         taught = _taught[mode] = _Taught(player, mode)
+        mode.overloads.clear()  # of overloads that were met before, the player is to know, too
     level = NativeLevel(mode)
     level.player, level.taught = player, taught
     return level
@@ -337,6 +368,7 @@ def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = _Memory(player)
     player.dm_host_step(host_steps.make)
+    player.dm_register_for_modes()
     numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
     player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
     outside_python.here = player.dm_native_here
@@ -367,6 +399,15 @@ def _is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
     return all(rule.when.environment is None for rule in rules) and any(
         isinstance(rule.action, Native) or rule.launches for rule in rules
     )
+
+
+def _share_of(func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:
+    """Return what is left to the player of the calls of an overload that a mode receives."""
+    if overload is None:
+        return 1
+    if overload.override is not None or overload.composite or overload.run is not func._op:
+        return 0
+    return 2 if overload.dense_passes else 0
 
 
 def _is_played(func: torch._ops.OpOverload) -> bool:

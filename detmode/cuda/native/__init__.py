@@ -198,6 +198,10 @@ def _compiled() -> tuple[bytes, str]:
 _Word = ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "op": (ctypes.c_int, [ctypes.c_char_p] * 3),
+    "register_for_modes": (None, []),
+    "mode_op": (ctypes.c_int, [ctypes.c_char_p] * 2),
+    "level": (None, [ctypes.c_void_p] * 2),
+    "share": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "prepare": (None, [ctypes.c_int] * 2),
     "register": (None, [ctypes.c_int]),
     "unregister": (None, [ctypes.c_int]),

@@ -19,10 +19,12 @@
 #include <c10/util/ScopeExit.h>
 #include <dlfcn.h>
 #include <torch/csrc/Exceptions.h>  // python_error
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <bit>
 #include <cstring>
@@ -49,6 +51,8 @@ constexpr size_t HEADS = 1 << 12;  // of a table's chains
 constexpr size_t SEEN = 1 << 14;   // keys that were met once
 constexpr size_t NOTES = 1 << 18;  // nodes of autograd whose forward is remembered
 constexpr int LOG = 1 << 13;
+constexpr int MODE_OPS = 1 << 13;  // operators that modes may leave to C++; others are Python's
+constexpr int LEVELS = 32;         // levels that receive calls at a time; others are Python's
 
 inline uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
@@ -82,6 +86,8 @@ struct Chains {  // by hash; values are added and never taken out
   }
 };
 
+// What is left to C++ of the calls of an operator that a dispatch mode receives.
+enum Share : uint8_t { NOTHING, ALL, DENSE, KNOWN };
 enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NATIVE = -1, NEVER = -2 };
 
 struct Plan {
@@ -94,6 +100,7 @@ struct Table {  // of a block
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
+  std::atomic<Share> shares[MODE_OPS] = {};
 };
 
 struct Op {
@@ -330,9 +337,9 @@ struct Driver {  // this path has not run on a GPU
 
 // Repeats the steps of a plan. Slots are the call's tensors, and then what it allocates.
 struct Replay {
-  Replay(const Op& op, const Key& key, const Word* steps) : op_(op), s_(steps) {
+  Replay(const Key& key, const Word* steps) : s_(steps) {
     for (int i = 0; i < key.n_tensors; i++) add(*key.tensors[i]);
-    if (op.key != c10::DispatchKey::CUDA || !n_) return;
+    if (!n_ || !tensors_[0].is_cuda()) return;
     guard_.reset_device(tensors_[0].device());
     Driver::check(Driver::get().current_stream(tensors_[0].get_device(), &stream_));
     on_gpu_ = true;
@@ -364,8 +371,9 @@ struct Replay {
   void allocate() {  // as compiled code does: nothing is filled
     const size_t dims = s_[1];
     auto* allocator = c10::GetAllocator(on_gpu_ ? at::kCUDA : at::kCPU);
-    add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator,
-                                          c10::DispatchKeySet(op_.key), at::ScalarType(s_[0])));
+    const c10::DispatchKeySet key(on_gpu_ ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+    add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator, key,
+                                          at::ScalarType(s_[0])));
     s_ += 2 + 2 * dims;
   }
   void fill() {
@@ -429,7 +437,6 @@ struct Replay {
     throw error;
   }
 
-  const Op& op_;
   const Word* s_;
   at::Tensor tensors_[SLOTS];
   char* data_[SLOTS];
@@ -439,27 +446,19 @@ struct Replay {
   c10::OptionalDeviceGuard guard_;
 };
 
-struct Kernel final : c10::OperatorKernel {
-  explicit Kernel(Op* op) : op(*op) {}
+// Makes the calls of an operator that it knows, at one dispatch key.
+struct Maker : c10::OperatorKernel {
+  explicit Maker(Op* op) : op(*op) {}
   Op& op;
 
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
-    if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
-    Pending next;
-    // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && op.is_taught &&
-                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
-                         at::globalContext().deterministicAlgorithms();
-    if (!may_act || !act(set, stack, next)) hand_over(std::move(next), set, stack);
-  }
-
   // Counts a call and makes it; false if Python is to make it, and to learn what is next.
-  bool act(c10::DispatchKeySet set, Stack* stack, Pending& next) {
+  bool act(const std::atomic<Table*>& tables, c10::DispatchKeySet set, Stack* stack,
+           Pending& next) {
     const Key key(op, stack->data() + stack->size() - op.n_arguments);
     if (!key.is_plain) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
-    Table* table = active.load();
+    Table* table = tables.load();
     if (!table) return false;
     const Plan* plan =
         table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
@@ -476,7 +475,7 @@ struct Kernel final : c10::OperatorKernel {
     }
     if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
     if (!count(key, *entry)) return false;
-    Replay replay(op, key, plan->steps.data());
+    Replay replay(key, plan->steps.data());
     replay.run();
     torch::jit::drop(*stack, op.n_arguments);
     replay.put_results(stack);
@@ -499,7 +498,7 @@ struct Kernel final : c10::OperatorKernel {
         !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
         settings.benchmarkCuDNN() || !count(key, entry))
       return false;
-    op.native->callBoxed(op.handle, set, stack);
+    op.native ? op.native->callBoxed(op.handle, set, stack) : op.handle.callBoxed(stack);
     return true;
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
@@ -507,6 +506,102 @@ struct Kernel final : c10::OperatorKernel {
     in_python++;
     const auto leave = c10::make_scope_exit([&] { in_python--, std::swap(pending, next); });
     op.below->callBoxed(op.handle, set, stack);
+  }
+};
+
+// At the key of a backend, above detmode's kernel in Python.
+struct Kernel final : Maker {
+  using Maker::Maker;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
+    Pending next;
+    // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
+    const bool may_act = !in_python && active.load() && op.is_taught &&
+                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
+                         at::globalContext().deterministicAlgorithms();
+    if (!may_act || !act(active, set, stack, next)) hand_over(std::move(next), set, stack);
+  }
+};
+
+// The state in which a dispatch mode makes the calls that it receives: it is off, and the keys
+// above `Python` are excluded, except those that resolve views (as resolve_views of
+// process/dispatch.py).
+struct BelowMode {
+  static c10::impl::LocalDispatchKeySet keys() {
+    using Set = c10::DispatchKeySet;
+    static const Set above = Set(Set::FULL) - Set(Set::FULL_AFTER, c10::DispatchKey::Python) -
+                             Set(c10::DispatchKey::Python);
+    static const Set views({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    auto keys = c10::impl::tls_local_dispatch_key_set();
+    keys.excluded_ = (keys.excluded_ | above) - views;
+    return keys;
+  }
+  c10::impl::ForceDispatchKeyGuard guard{keys()};
+  torch::torch_dispatch_mode::StashTorchDispatchModeGuard off;
+};
+
+// A level that receives calls as a dispatch mode, innermost of its thread's, and its table.
+struct Level {
+  std::atomic<PyObject*> mode{nullptr};
+  std::atomic<Table*> table{nullptr};
+};
+Level levels[LEVELS];
+std::unordered_map<c10::OperatorName, int>& mode_ops =
+    *new std::unordered_map<c10::OperatorName, int>;
+std::atomic<int> n_levels{0};  // of the array, that have been in use
+
+// At the key `Python`, where dispatch modes receive calls, above PyTorch's kernel that calls them.
+struct ModeKernel final : Maker {
+  using Maker::Maker;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    const Level* level = receiver();
+    const Share share = level ? share_of(*level) : NOTHING;
+    if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
+      const BelowMode below;
+      return op.handle.callBoxed(stack);
+    }
+    Pending next;
+    if (share != KNOWN || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
+  }
+
+  static const Level* receiver() {
+    const auto n_modes = c10::impl::TorchDispatchModeTLS::stack_len();
+    if (!n_modes) return nullptr;
+    const auto& innermost = c10::impl::TorchDispatchModeTLS::get_stack_at(n_modes - 1);
+    PyObject* mode = innermost->ptr(getPyInterpreter());
+    for (const Level* level = levels; level < levels + n_levels.load(); level++)
+      if (level->mode.load() == mode) return level;
+    return nullptr;
+  }
+  Share share_of(const Level& level) const {
+    lookers++;
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    Table* table = level.table.load();
+    return table && op.number < MODE_OPS ? table->shares[op.number].load() : NOTHING;
+  }
+  // Whether no tensor is of a foreign class, and, if they are to be dense, nothing is to be noted.
+  bool is_plain(bool are_dense, const Stack& stack) const {
+    const bool has_grad = at::GradMode::is_enabled();
+    const auto is_plain = [&](const at::Tensor& t) {
+      return !t.defined() ||
+             (!t.key_set().has(c10::DispatchKey::Python) &&
+              !(are_dense && (t.layout() != at::kStrided || (has_grad && t.requires_grad()))));
+    };
+    return std::all_of(stack.end() - op.n_arguments, stack.end(), [&](const c10::IValue& value) {
+      if (value.isTensor()) return is_plain(value.toTensor());
+      return !value.isList() || std::ranges::all_of(value.toListRef(), [&](const auto& element) {
+        return !element.isTensor() || is_plain(element.toTensor());
+      });
+    });
+  }
+  bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
+    if (in_python || c10::impl::TorchDispatchModeTLS::stack_len() > 1 ||
+        !at::globalContext().deterministicAlgorithms())
+      return false;
+    const BelowMode below;
+    return act(level.table, set, stack, next);
   }
 };
 
@@ -538,11 +633,44 @@ void dm_register(int number) {
       nullptr, "detmode"));
 }
 void dm_unregister(int op) { ops[op].registration.reset(); }
+// Once, for all operators of ATen. Where no mode is, nothing reaches the kernels.
+void dm_register_for_modes() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::") || !dispatcher.findSchema(name)) continue;
+    const int number = dm_op(name.name.c_str(), name.overload_name.c_str(), "Python");
+    Op& op = ops[mode_ops[name] = number];
+    op.below = op.handle.getComputedKernelForDispatchKey(op.key);
+    op.registration.emplace(dispatcher.registerImpl(
+        name, op.key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ModeKernel>(&op)),
+        std::nullopt, nullptr, "detmode"));
+  }
+}
+// The number of an operator whose calls modes may leave to C++; -1 if it has none.
+int dm_mode_op(const char* name, const char* overload) {
+  const auto found = mode_ops.find({name, overload});
+  return found == mode_ops.end() ? -1 : found->second;
+}
+// Has C++ share in the calls that a mode receives; with no table, leaves them to Python.
+void dm_level(PyObject* mode, Table* table) {
+  const auto is_free = [&](const Level& level) { return !level.mode || level.mode == mode; };
+  Level* level = std::ranges::find(levels, mode, [](const Level& l) { return l.mode.load(); });
+  if (level == std::end(levels)) level = std::ranges::find_if(levels, is_free);
+  if (level == std::end(levels)) return;
+  level->table = table;
+  level->mode = table ? mode : nullptr;
+  n_levels = std::max<int>(n_levels, level - levels + 1);
+}
+void dm_share(Table* table, int op, int share) {
+  if (op < MODE_OPS) table->shares[op] = Share(share);
+}
 
 Table* dm_table(uint64_t number) { return new Table{number}; }
 void dm_retire(Table* table) {
   Table* expected = table;
   active.compare_exchange_strong(expected, nullptr);
+  for (Level& level : levels)
+    if (level.table == table) level.table = nullptr;
   retired.push_back(table);
   if (lookers.load()) return;  // it will be freed with the next
   for (Table* unused : retired) delete unused;
