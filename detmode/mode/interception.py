@@ -207,7 +207,7 @@ class Interception(CompiledInside):
         rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
-            return self._run_foreign(call) if overload.hides_calls else call.run()
+            return self._run_foreign(call) if overload.hides_calls else self.let_run(call)
         is_allowed = self.memory.had_regions and self.memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
@@ -233,6 +233,10 @@ class Interception(CompiledInside):
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
+
+    def let_run(self, call: Handled) -> Any:
+        """Make a call that does not vary, or that no rule lists."""
+        return call.run()
 
     def _count_varying(self, call: Handled, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""

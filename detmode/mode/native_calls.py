@@ -38,7 +38,7 @@ from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
-from detmode.process.dispatch import untrace_dispatch
+from detmode.process.dispatch import caller_of, passes_zero_tensors_on, untrace_dispatch
 from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
-_NATIVE, _NEVER = [-1], [-2]
-"""The words of a plan for ATen's own kernel, and of one that there is not."""
+_NATIVE, _NEVER, _PASSED = [-1], [-2], [-3]
+"""The words of a plan for ATen's own kernel, of one that there is not, and for uncounted calls."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = ("CPU", "CUDA")
@@ -112,9 +112,9 @@ class NativeLevel(Level):
         return super().intercept(overload, args, kwargs, traced, site)
 
     def meet(self, func: Any, overload: OverloadInfo | None) -> None:
-        """Leave the calls of an overload to the player, so far as nothing is to be done for them."""
+        """Leave to the player what it can do of the calls of an overload."""
         if isinstance(func, torch._ops.OpOverload):
-            self.taught.share(func, _share_of(func, overload))
+            self.taught.share(func, _share_of(self.mode.table, func, overload))
 
     def set_innermost(self, is_innermost: bool) -> None:
         """Have the player share in the calls that the level receives while it is innermost."""
@@ -149,10 +149,15 @@ class NativeLevel(Level):
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
         run = functools.partial(super().perform, call, decision)
-        is_known = decision.action in ("substitute", "native") and decision.unavailable is None
-        if not is_known or call.launches_on is None:
-            return run()
-        return self.taught.perform(call, decision, run)
+        is_substituted = decision.action == "substitute" and call.launches_on is not None
+        if decision.unavailable is None and (is_substituted or decision.action == "native"):
+            return self.taught.perform(call, decision, run)
+        return run()
+
+    def let_run(self, call: Handled) -> Any:
+        """Make a call that is not counted, and teach the player that it is not."""
+        self.taught.learn_passed(call)
+        return super().let_run(call)
 
 
 untrace_dispatch(NativeLevel)
@@ -202,6 +207,7 @@ class _Taught:
         schema = func._schema
         number = self._player.dm_mode_op(schema.name.encode(), schema.overload_name.encode())
         if number >= 0 and share:
+            _numbers_of_ops[func, "Python"] = number
             self._shares[number] = share
             self._player.dm_share(self._table, number, share)
 
@@ -217,10 +223,10 @@ class _Taught:
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        numbers = [_numbers_of_ops.get((func, key), -1) for key in _KEYS]
+        numbers = [_numbers_of_ops.get((func, key), -1) for key in (*_KEYS, "Python")]
         wanted = max(self._player.dm_pending(n, self._number) for n in numbers)
         # The kernel may be there for a block with another table.
-        return wanted if wanted and _is_taught(self._rules, func) else 0
+        return wanted if wanted and _has_all_in_key(self._rules, func) else 0
 
     def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
         """Make a call by its launcher, or by ATen, and teach the player."""
@@ -238,10 +244,25 @@ class _Taught:
             self._add_plan(call, recorder.plan(result), recorder.problem, row)
         else:
             result = run()
-        self._add_entry(call, decision, row)
+        self._add_entry(call, self._counter.calls_of(call, decision), row)
+        self._forget_if_full()
+        return result
+
+    def learn_passed(self, call: Handled) -> None:
+        """Teach the player a call that is made by ATen, uncounted, and its place if it has one."""
+        wanted = self.is_wanted(call.func)
+        if not wanted:
+            return
+        row = self._rows.setdefault((call.row, None), len(self._rows))
+        if wanted == 2:
+            self._add_words(_PASSED, row)
+        if call.site is not None:
+            self._add_entry(call, None, row)
+        self._forget_if_full()
+
+    def _forget_if_full(self) -> None:
         if min(self._left.values()) <= 0:
             self.forget()
-        return result
 
     def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
         words = None
@@ -267,15 +288,15 @@ class _Taught:
         self._left["steps"] -= 1
         return host_steps.number_for(step)
 
-    def _add_entry(self, call: Handled, decision: Decision, row: int) -> None:
+    def _add_entry(self, call: Handled, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
         self._player.dm_join(self._number)
-        calls = self._counter.calls_of(call, decision)
-        if self._counter.logs(calls) or not self._is_noted_as(call):
+        is_logged = calls is not None and self._counter.logs(calls)
+        if is_logged or not self._is_noted_as(call):
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
-        key = calls, call.names
+        key = calls, call.names, call.site
         number = self._known.get(key)
         if number is None:
             note = Note(call.site, call.names, ())
@@ -338,7 +359,7 @@ class _Memory:
 
     def region_opened(self) -> None:
         """Let Python make all calls, which looks at the regions."""
-        self.player.dm_activate(None)
+        self.player.dm_region_opened()
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
@@ -396,18 +417,23 @@ def _op(level: NativeLevel, place: Place) -> int:
 def _is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
     """Return whether the player makes calls of an overload: their key has all that decides."""
     rules = [row.rule for row in table.get(func)]
-    return all(rule.when.environment is None for rule in rules) and any(
+    return _has_all_in_key(table, func) and any(
         isinstance(rule.action, Native) or rule.launches for rule in rules
     )
 
 
-def _share_of(func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:
+def _has_all_in_key(table: RuleTable, func: torch._ops.OpOverload) -> bool:
+    return all(row.rule.when.environment is None for row in table.get(func))
+
+
+def _share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:
     """Return what is left to the player of the calls of an overload that a mode receives."""
     if overload is None:
         return 1
-    if overload.override is not None or overload.composite or overload.run is not func._op:
+    is_atens = overload.run is caller_of(func) and not passes_zero_tensors_on(func)
+    if overload.override is not None or overload.composite or not is_atens:
         return 0
-    return 2 if overload.dense_passes else 0
+    return (2 if overload.dense_passes else 3) if _has_all_in_key(table, func) else 0
 
 
 def _is_played(func: torch._ops.OpOverload) -> bool:

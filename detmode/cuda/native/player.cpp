@@ -88,12 +88,23 @@ struct Chains {  // by hash; values are added and never taken out
 
 // What is left to C++ of the calls of an operator that a dispatch mode receives.
 enum Share : uint8_t { NOTHING, ALL, DENSE, KNOWN };
-enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NATIVE = -1, NEVER = -2 };
+enum Step : Word {
+  END,
+  EMPTY,
+  FILL,
+  COPY,
+  LAUNCH,
+  STRIDED_COPY,
+  HOST,
+  NATIVE = -1,
+  NEVER = -2,
+  PASSED = -3
+};
 
 struct Plan {
   Words key;
   uint32_t row;  // of the rule table: calls at one place may meet several
-  Words steps;   // or NATIVE: ATen's kernel makes the call; or NEVER
+  Words steps;   // or NATIVE: ATen's kernel makes the call; or PASSED: uncounted; or NEVER
 };
 struct Table {  // of a block
   uint64_t number;
@@ -118,7 +129,8 @@ std::deque<Op>& ops = *new std::deque<Op>;
 // The calls in their order, for Python to count: the numbers of their entries.
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
-std::atomic<Table*> active{nullptr};  // null while all calls are Python's
+std::atomic<Table*> active{nullptr};   // null while all calls are Python's
+std::atomic<bool> had_regions{false};  // once any thread has entered an allow region
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*>& retired = *new std::vector<Table*>;
@@ -263,6 +275,7 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
+  bool makes_node() const { return needs_grad && at::GradMode::is_enabled(); }
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
   }
@@ -463,6 +476,8 @@ struct Maker : c10::OperatorKernel {
     const Plan* plan =
         table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
     if (plan && plan->steps[0] == NEVER) return false;
+    const bool is_passed = plan && plan->steps[0] == PASSED;
+    if (is_passed && !key.makes_node()) return call_aten(set, stack);
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
@@ -473,6 +488,7 @@ struct Maker : c10::OperatorKernel {
         next.key.assign(key.words, key.words + key.n);
       return false;
     }
+    if (is_passed) return note(at::sequence_number::peek() - 1, *entry), call_aten(set, stack);
     if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
     if (!count(key, *entry)) return false;
     Replay replay(key, plan->steps.data());
@@ -486,7 +502,7 @@ struct Maker : c10::OperatorKernel {
     std::lock_guard lock(log_mutex);
     if (n_logged == LOG) return false;  // Python counts the call, and empties the log first
     logged[n_logged++] = entry;
-    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, entry);
+    if (key.makes_node()) note(at::sequence_number::peek() - 1, entry);
     return true;
   }
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
@@ -498,6 +514,9 @@ struct Maker : c10::OperatorKernel {
         !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
         settings.benchmarkCuDNN() || !count(key, entry))
       return false;
+    return call_aten(set, stack);
+  }
+  bool call_aten(c10::DispatchKeySet set, Stack* stack) {
     op.native ? op.native->callBoxed(op.handle, set, stack) : op.handle.callBoxed(stack);
     return true;
   }
@@ -563,12 +582,15 @@ struct ModeKernel final : Maker {
       return op.handle.callBoxed(stack);
     }
     Pending next;
-    if (share != KNOWN || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
+    const bool may_act = share >= DENSE && !in_python && !had_regions;
+    if (!may_act || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
   }
 
   static const Level* receiver() {
     const auto n_modes = c10::impl::TorchDispatchModeTLS::stack_len();
-    if (!n_modes) return nullptr;
+    // What torch.jit.trace is to see, it sees by Python.
+    if (!n_modes || c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer))
+      return nullptr;
     const auto& innermost = c10::impl::TorchDispatchModeTLS::get_stack_at(n_modes - 1);
     PyObject* mode = innermost->ptr(getPyInterpreter());
     for (const Level* level = levels; level < levels + n_levels.load(); level++)
@@ -597,7 +619,7 @@ struct ModeKernel final : Maker {
     });
   }
   bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
-    if (in_python || c10::impl::TorchDispatchModeTLS::stack_len() > 1 ||
+    if (c10::impl::TorchDispatchModeTLS::stack_len() > 1 ||
         !at::globalContext().deterministicAlgorithms())
       return false;
     const BelowMode below;
@@ -677,6 +699,7 @@ void dm_retire(Table* table) {
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
+void dm_region_opened() { had_regions = true, active = nullptr; }
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
   memcpy(numbers, logged, sizeof *logged * n_logged);
