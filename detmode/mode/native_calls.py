@@ -296,13 +296,12 @@ class _Taught:
         if is_logged or not self._is_noted_as(call):
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
-        key = calls, call.names, call.site
-        number = self._known.get(key)
+        note = Note(call.site, call.names, ())
+        number = self._known.get((calls, note)) if calls is not None else _number_of(note)
         if number is None:
-            note = Note(call.site, call.names, ())
-            number = self._known[key] = _number_for(_Entry(self._counter, calls, note))
-            self._left["entries"] -= 1
-        self._player.dm_add_entry(self._table, row, number)
+            number = _number_for(_Entry(self._counter, calls, note))
+            self._known[calls, note] = number
+        self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
     def _is_noted_as(self, call: Handled) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
@@ -314,6 +313,15 @@ def _number_for(entry: _Entry) -> int:
     number = next(_numbers)
     _entries.keep(number, entry)
     return number
+
+
+_noted: Bounded[Note, int] = Bounded(_ENTRIES)
+"""The numbers of notes without calls that are counted."""
+
+
+def _number_of(note: Note) -> int:
+    number = _noted.get(note)
+    return number or _noted.keep(note, _number_for(_Entry(None, None, note)))
 
 
 # The log
@@ -343,14 +351,10 @@ class _Memory:
 
     def __init__(self, player: native.Player) -> None:
         self.player = player
-        self._numbers: Bounded[Note, int] = Bounded(_ENTRIES)
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        entry = self._numbers.get(note)
-        if entry is None:
-            entry = self._numbers.keep(note, _number_for(_Entry(None, None, note)))
-        return bool(self.player.dm_note(number, entry))
+        return bool(self.player.dm_note(number, _number_of(note)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
@@ -359,7 +363,7 @@ class _Memory:
 
     def region_opened(self) -> None:
         """Let Python make all calls, which looks at the regions."""
-        self.player.dm_region_opened()
+        self.player.dm_regions(True)
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""

@@ -50,6 +50,7 @@ def replays(player, monkeypatch):
     monkeypatch.setenv(native.VARIABLE, "1")
     # Of other tests.
     monkeypatch.setattr(native_calls.process, "had_regions", False)
+    player.dm_regions(False)
     start = player.dm_replayed()
     return lambda: player.dm_replayed() - start
 
@@ -58,7 +59,9 @@ def replays(player, monkeypatch):
 def way(monkeypatch, number: int, **arguments):
     """A block in Python's way (0), or with the player (1)."""
     monkeypatch.setenv(native.VARIABLE, str(number))
-    with DeterministicMode(**{"intercept": "listed", "simulate": "cuda", **arguments}) as mode:
+    with DeterministicMode(
+        **{"intercept": os.environ.get("ICEPT", "listed"), "simulate": "cuda", **arguments}
+    ) as mode:
         yield mode
 
 

@@ -208,7 +208,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "table": (ctypes.c_void_p, [ctypes.c_uint64]),
     "retire": (None, [ctypes.c_void_p]),
     "activate": (None, [ctypes.c_void_p]),
-    "region_opened": (None, []),
+    "regions": (None, [ctypes.c_int]),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
     "after_fork": (None, []),
     "holds": (None, [ctypes.POINTER(ctypes.POINTER(ctypes.c_int)), ctypes.c_int]),

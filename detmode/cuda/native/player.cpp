@@ -699,7 +699,10 @@ void dm_retire(Table* table) {
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
-void dm_region_opened() { had_regions = true, active = nullptr; }
+void dm_regions(int had) {
+  had_regions = had;
+  if (had) active = nullptr;
+}
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
   memcpy(numbers, logged, sizeof *logged * n_logged);
