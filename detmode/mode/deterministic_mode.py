@@ -245,7 +245,7 @@ class DeterministicMode(BaseMode):
         plain, rechecked = self._levels
         if not self._recheck:
             if plain is Level and native.is_wanted():
-                from detmode.mode.native_calls import level_for  # off by default
+                from detmode.mode.native_calls import level_for  # brings ctypes' functions
 
                 return level_for(self)
             return plain(self)

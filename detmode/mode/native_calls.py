@@ -238,6 +238,9 @@ class _Taught:
             result = run()
             if wanted == 2:
                 self._add_words(_NATIVE, row)
+        elif wanted == 2 and not native.launches_on(call.launches_on or "cpu"):
+            result = run()
+            self._add_words(_NEVER, row)
         elif wanted == 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
@@ -427,7 +430,8 @@ def _is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
 
 
 def _has_all_in_key(table: RuleTable, func: torch._ops.OpOverload) -> bool:
-    return all(row.rule.when.environment is None for row in table.get(func))
+    conditions = [row.rule.when for row in table.get(func)]
+    return not any(when.environment or when.reads_values for when in conditions)
 
 
 def _share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:

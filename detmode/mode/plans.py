@@ -206,6 +206,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
         or overload.twin is not None
         or not any(action.launches for action in substitutes)
         or not all(_is_launcher(action.function) for action in substitutes)
+        or any(row.rule.when.reads_values for row in overload.rows)
         or "Generator" in str(overload.func._schema)
     ):
         return None
