@@ -203,7 +203,7 @@ class Interception(CompiledInside):
         rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
-            return self._run_foreign(call) if overload.hides_calls else call.run()
+            return self._run_foreign(call) if overload.hides_calls else self.pass_on(call)
         is_allowed = self.memory.had_regions and self.memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
@@ -229,6 +229,10 @@ class Interception(CompiledInside):
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
+
+    def pass_on(self, call: Handled) -> Any:
+        """Make a call on which nothing is decided: it does not vary."""
+        return call.run()
 
     def _count_varying(self, call: Handled, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""
@@ -298,7 +302,7 @@ class Interception(CompiledInside):
         match decision.action:
             case "native":
                 run = call.overload.run
-                result = call_if_settled(run, call.args, call.kwargs)
+                result = call_if_settled(run, call.args, call.kwargs, call.reads_warn_only)
                 if result is NOT_CALLED:
                     result = call_native(run, call.args, call.kwargs)
                 return result

@@ -21,7 +21,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
-_NATIVE, _NEVER = [-1], [-2]
-"""The words of a plan for ATen's own kernel, and of one that there is not."""
+_NATIVE, _STRICT, _PASS, _NEVER = [-1], [-2], [-3], [-4]
+"""In the place of a plan's words: ATen's kernel makes the call, counted, or without ``warn_only``,
+or uncounted; or Python makes it."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = ("CPU", "CUDA")
@@ -67,8 +68,8 @@ class _Entry(NamedTuple):
     """The meaning of one of the log's numbers.
 
     Args:
-        counter: counts the calls.
-        calls: those of a row and module; ``None`` of a note without calls.
+        counter: counts the calls; ``None`` of a note without calls.
+        calls: those of a row and module.
         note: for the backward of the calls.
     """
 
@@ -134,6 +135,12 @@ class NativeLevel(Level):
         """End what the player does for the block, and count what it has done."""
         self.taught.activate(False)
         count_calls()
+
+    def pass_on(self, call: Handled) -> Any:
+        """Make a call on which nothing is decided, and teach the player to make such calls."""
+        result = super().pass_on(call)
+        self.taught.pass_on(call)
+        return result
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
@@ -201,17 +208,37 @@ class _Taught:
         if decision.action == "native":
             result = run()
             if wanted == 2:
-                self._add_words(_NATIVE, row)
+                self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
         elif wanted == 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
             self._add_plan(call, recorder.plan(result), recorder.problem, row)
         else:
             result = run()
-        self._add_entry(call, decision, row)
+        assert call.site is not None
+        self._player.dm_join(self._number)
+        calls = self._counter.calls_of(call, decision)
+        if not self._counter.logs(calls):
+            self._add_entry(call, row, calls, _Entry(self._counter, calls, _note_of(call)))
+        self._forget_too_much()
+        return result
+
+    def pass_on(self, call: Handled) -> None:
+        """Teach the player to make calls on which nothing is decided, and to note them."""
+        wanted = self.is_wanted(call.func)
+        if not wanted:
+            return
+        row = self._rows.setdefault((call.row, None), len(self._rows))
+        if wanted == 2:
+            self._add_words(_PASS, row)
+        if call.site is not None:
+            # Else it makes no node, and there is nothing to note.
+            self._add_entry(call, row, call.site, _Entry(None, None, _note_of(call)))
+        self._forget_too_much()
+
+    def _forget_too_much(self) -> None:
         if min(self._left.values()) <= 0:
             self.forget()
-        return result
 
     def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
         words = None
@@ -237,19 +264,22 @@ class _Taught:
         self._left["steps"] -= 1
         return host_steps.number_for(step)
 
-    def _add_entry(self, call: Handled, decision: Decision, row: int) -> None:
-        """Teach the row and the place of a call, if they hold for others like it."""
-        assert call.site is not None
-        self._player.dm_join(self._number)
-        calls = self._counter.calls_of(call, decision)
-        if self._counter.logs(calls) or not self._is_noted_as(call):
+    def _add_entry(self, call: Handled, row: int, of: Hashable, entry: _Entry) -> None:
+        """Teach the row and the place of a call, if they hold for others like it.
+
+        Args:
+            call: the call.
+            row: its number.
+            of: has one entry for all calls with the same names.
+            entry: the one, unless it is there already.
+        """
+        if not self._is_noted_as(call):
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
-        key = calls, call.names
+        key = of, call.names
         number = self._known.get(key)
         if number is None:
-            note = Note(call.site, call.names, ())
-            number = self._known[key] = _number_for(_Entry(self._counter, calls, note))
+            number = self._known[key] = _number_for(entry)
             self._left["entries"] -= 1
         self._player.dm_add_entry(self._table, row, number)
 
@@ -257,6 +287,11 @@ class _Taught:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = _entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
+
+
+def _note_of(call: Handled) -> Note:
+    assert call.site is not None
+    return Note(call.site, call.names, ())
 
 
 def _number_for(entry: _Entry) -> int:

@@ -18,7 +18,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames
+from detmode.mode import native_calls, native_frames, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -259,6 +259,111 @@ def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
 
     by_mode, by_player = in_both_ways(monkeypatch, program)
     assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+@pytest.fixture
+def in_python(monkeypatch):
+    """Returns how many calls a function makes that reach Python."""
+    calls = []
+    count_calls = native_calls.count_calls
+    monkeypatch.setattr(native_calls, "count_calls", lambda: (calls.append(None), count_calls())[1])
+
+    def number(function):
+        calls.clear()
+        function()
+        return len(calls)
+
+    return number
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(MODELS))
+@pytest.mark.filterwarnings("ignore")  # some calls of models vary
+def test_models_that_only_warn_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """With ``warn_only`` native calls are made in Python's way by one, and not by the other."""
+
+    def program():
+        training = MODELS[name](Make(torch.device("cpu"), tiny=True))
+        for _ in range(4):
+            training.loss().backward()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program, warn_only=True)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_native_calls_do_without_python(warn_only, replays, in_python, monkeypatch):
+    """Forward and backward of a convolution, whether or not PyTorch's flag only warns."""
+    x = torch.ones(2, 1, 6, requires_grad=True)
+
+    def step():
+        convolved(x).sum().backward()
+
+    with way(monkeypatch, 1, warn_only=warn_only) as mode:
+        assert again(lambda: in_python(step), 5) == 0
+    counts = {row.overload: (row.action, row.count) for row in mode.records}
+    for name in ("aten::convolution.default", "aten::convolution_backward.default"):
+        assert counts[name] == ("native", 5)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+# PyTorch tells that the test's own kernel overrides ATen's.
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_kernel_that_looks_at_warn_only(reads, replays, monkeypatch):
+    """It gets the strict flag at every call, also from several threads; others get it as it is."""
+    ops = frozenset({"aten::convolution"} if reads else ())
+    monkeypatch.setattr(overload_info, "_readers_of_warn_only", lambda: ops)
+    kernels, settings = torch.library.Library("aten", "IMPL"), []
+
+    def kernel(x, *_):
+        settings.append(torch._C._get_deterministic_algorithms_warn_only())
+        return x.clone()
+
+    def work():
+        for _ in range(8):
+            convolved()
+
+    kernels.impl("convolution", kernel, "CPU")
+    try:
+        with way(monkeypatch, 1, warn_only=True) as mode:
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        kernels._destroy()
+    assert settings == [not reads] * 24
+    assert sum(row.count for row in mode.records) == 24
+
+
+def taken(x):
+    return x.topk(2).values.sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_calls_that_do_not_vary(warn_only, replays, in_python, monkeypatch):
+    """Those of a listed operator: not counted, made without Python, noted for their backward."""
+
+    def step():
+        torch.arange(6).cumsum(0)
+        x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+        taken(x).backward()
+        taken(x * 2).backward()
+        return x.grad
+
+    def program():
+        results = [step() for _ in range(4)]
+        numbers.append(again(lambda: in_python(step)))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert len(by_player) == 1  # of the one line in which both forwards are called
+    assert numbers[1] == 0
 
 
 def test_the_verdict_on_several_processes(replays, monkeypatch):

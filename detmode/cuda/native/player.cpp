@@ -82,12 +82,15 @@ struct Chains {  // by hash; values are added and never taken out
   }
 };
 
-enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NATIVE = -1, NEVER = -2 };
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
+// In the place of steps: ATen's kernel makes the call, counted, or under PyTorch's strict flag, or
+// as it is; or the call is Python's.
+enum Way : Word { NATIVE = -1, STRICT = -2, PASS = -3, NEVER = -4 };
 
 struct Plan {
   Words key;
   uint32_t row;  // of the rule table: calls at one place may meet several
-  Words steps;   // or NATIVE: ATen's kernel makes the call; or NEVER
+  Words steps;   // or a Way
 };
 struct Table {  // of a block
   uint64_t number;
@@ -464,6 +467,7 @@ struct Kernel final : c10::OperatorKernel {
     const Plan* plan =
         table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
     if (plan && plan->steps[0] == NEVER) return false;
+    if (plan && plan->steps[0] == PASS && !makes_node(key)) return call_aten(set, stack);
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
@@ -474,7 +478,9 @@ struct Kernel final : c10::OperatorKernel {
         next.key.assign(key.words, key.words + key.n);
       return false;
     }
-    if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
+    const Word way = plan->steps[0];
+    if (way == PASS) return remember(key, *entry), call_aten(set, stack);
+    if (way < 0) return call_native(key, *entry, way == STRICT, set, stack);
     if (!count(key, *entry)) return false;
     Replay replay(op, key, plan->steps.data());
     replay.run();
@@ -487,20 +493,28 @@ struct Kernel final : c10::OperatorKernel {
     std::lock_guard lock(log_mutex);
     if (n_logged == LOG) return false;  // Python counts the call, and empties the log first
     logged[n_logged++] = entry;
-    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, entry);
+    remember(key, entry);
+    return true;
+  }
+  static bool makes_node(const Key& key) { return key.needs_grad && at::GradMode::is_enabled(); }
+  static void remember(const Key& key, uint32_t entry) {  // for the backward
+    if (makes_node(key)) note(at::sequence_number::peek() - 1, entry);
+  }
+  bool call_aten(c10::DispatchKeySet set, Stack* stack) {
+    op.native->callBoxed(op.handle, set, stack);
     return true;
   }
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
-  bool call_native(const Key& key, uint32_t entry, c10::DispatchKeySet set, Stack* stack) {
+  bool call_native(const Key& key, uint32_t entry, bool is_strict, c10::DispatchKeySet set,
+                   Stack* stack) {
     in_native++, n_native++;
     const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
-        !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
-        settings.benchmarkCuDNN() || !count(key, entry))
+        !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
+        (is_strict && settings.deterministicAlgorithmsWarnOnly()) || !count(key, entry))
       return false;
-    op.native->callBoxed(op.handle, set, stack);
-    return true;
+    return call_aten(set, stack);
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
     std::swap(pending, next);
@@ -580,7 +594,7 @@ int dm_pending(int op, uint64_t table) {
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
-  const bool is_lost = pending.shares_memory && words[0] != NATIVE;
+  const bool is_lost = pending.shares_memory && words[0] >= 0;
   table->plans.add(pending.hash,
                    {pending.key, row, is_lost ? Words{NEVER} : Words(words, words + n)});
 }
