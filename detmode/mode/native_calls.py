@@ -245,7 +245,7 @@ class _Taught:
         if not _is_played(call.func):
             problem = "it writes to what it is given"
         elif plan is not None and plan.device == call.launches_on:
-            words = plan.words(functools.partial(self._number_of, call))
+            words = plan.words(functools.partial(self._number_of, call, plan))
         if words is None:
             refuse(call, problem or "it calls an operator that allocates")
         self._add_words(words or _NEVER, row)
@@ -255,14 +255,14 @@ class _Taught:
         packed = (ctypes.c_int64 * len(words))(*words)
         self._player.dm_add_plan(self._table, row, packed, len(words))
 
-    def _number_of(self, call: Handled, step: Launch | Check) -> int:
+    def _number_of(self, call: Handled, plan: Plan, step: Launch | Check) -> int:
         """Return a number for what the player launches, or leaves to Python on the CPU."""
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
             index = call.tensors[0].get_device()
             return device.loaded(step.source, step.entry, index).function
         self._left["steps"] -= 1
-        return host_steps.number_for(step)
+        return host_steps.number_for(step, plan)
 
     def _add_entry(self, call: Handled, row: int, of: Hashable, entry: _Entry) -> None:
         """Teach the row and the place of a call, if they hold for others like it.
