@@ -203,7 +203,7 @@ class Interception(CompiledInside):
         rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
-            return self._run_foreign(call) if overload.hides_calls else self.pass_on(call)
+            return self._run_foreign(call) if overload.hides_calls else self.let_run(call)
         is_allowed = self.memory.had_regions and self.memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
@@ -230,8 +230,8 @@ class Interception(CompiledInside):
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
 
-    def pass_on(self, call: Handled) -> Any:
-        """Make a call on which nothing is decided: it does not vary."""
+    def let_run(self, call: Handled) -> Any:
+        """Make a call that does not vary, or that no rule lists."""
         return call.run()
 
     def _count_varying(self, call: Handled, decision: Decision) -> Decision:

@@ -21,7 +21,7 @@ import operator
 import os
 import sys
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
-_NATIVE, _STRICT, _PASS, _NEVER = [-1], [-2], [-3], [-4]
-"""In the place of a plan's words: ATen's kernel makes the call, counted, or without ``warn_only``,
-or uncounted; or Python makes it."""
+_NATIVE, _NEVER, _PASSED, _STRICT = [-1], [-2], [-3], [-4]
+"""The words of a plan for ATen's own kernel, of one that there is not, for uncounted calls, and for
+a kernel of ATen's that needs PyTorch's strict flag."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = ("CPU", "CUDA")
@@ -68,8 +68,8 @@ class _Entry(NamedTuple):
     """The meaning of one of the log's numbers.
 
     Args:
-        counter: counts the calls; ``None`` of a note without calls.
-        calls: those of a row and module.
+        counter: counts the calls.
+        calls: those of a row and module; ``None`` of a note without calls.
         note: for the backward of the calls.
     """
 
@@ -136,12 +136,6 @@ class NativeLevel(Level):
         self.taught.activate(False)
         count_calls()
 
-    def pass_on(self, call: Handled) -> Any:
-        """Make a call on which nothing is decided, and teach the player to make such calls."""
-        result = super().pass_on(call)
-        self.taught.pass_on(call)
-        return result
-
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
         run = functools.partial(super().perform, call, decision)
@@ -149,6 +143,11 @@ class NativeLevel(Level):
         if not is_known or call.launches_on is None:
             return run()
         return self.taught.perform(call, decision, run)
+
+    def let_run(self, call: Handled) -> Any:
+        """Make a call that is not counted, and teach the player that it is not."""
+        self.taught.learn_passed(call)
+        return super().let_run(call)
 
 
 untrace_dispatch(NativeLevel)
@@ -215,28 +214,23 @@ class _Taught:
             self._add_plan(call, recorder.plan(result), recorder.problem, row)
         else:
             result = run()
-        assert call.site is not None
-        self._player.dm_join(self._number)
-        calls = self._counter.calls_of(call, decision)
-        if not self._counter.logs(calls):
-            self._add_entry(call, row, calls, _Entry(self._counter, calls, _note_of(call)))
-        self._forget_too_much()
+        self._add_entry(call, self._counter.calls_of(call, decision), row)
+        self._forget_if_full()
         return result
 
-    def pass_on(self, call: Handled) -> None:
-        """Teach the player to make calls on which nothing is decided, and to note them."""
+    def learn_passed(self, call: Handled) -> None:
+        """Teach the player a call that is made by ATen, uncounted, and its place if it has one."""
         wanted = self.is_wanted(call.func)
         if not wanted:
             return
         row = self._rows.setdefault((call.row, None), len(self._rows))
         if wanted == 2:
-            self._add_words(_PASS, row)
+            self._add_words(_PASSED, row)
         if call.site is not None:
-            # Else it makes no node, and there is nothing to note.
-            self._add_entry(call, row, call.site, _Entry(None, None, _note_of(call)))
-        self._forget_too_much()
+            self._add_entry(call, None, row)
+        self._forget_if_full()
 
-    def _forget_too_much(self) -> None:
+    def _forget_if_full(self) -> None:
         if min(self._left.values()) <= 0:
             self.forget()
 
@@ -264,24 +258,21 @@ class _Taught:
         self._left["steps"] -= 1
         return host_steps.number_for(step, plan)
 
-    def _add_entry(self, call: Handled, row: int, of: Hashable, entry: _Entry) -> None:
-        """Teach the row and the place of a call, if they hold for others like it.
-
-        Args:
-            call: the call.
-            row: its number.
-            of: has one entry for all calls with the same names.
-            entry: the one, unless it is there already.
-        """
-        if not self._is_noted_as(call):
+    def _add_entry(self, call: Handled, calls: ModuleCalls | None, row: int) -> None:
+        """Teach the row and the place of a call, if they hold for others like it."""
+        assert call.site is not None
+        if calls is not None:
+            self._player.dm_join(self._number)
+        is_logged = calls is not None and self._counter.logs(calls)
+        if is_logged or not self._is_noted_as(call):
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
-        key = of, call.names
-        number = self._known.get(key)
+        note = Note(call.site, call.names, ())
+        number = self._known.get((calls, note)) if calls is not None else _number_of(note)
         if number is None:
-            number = self._known[key] = _number_for(entry)
-            self._left["entries"] -= 1
-        self._player.dm_add_entry(self._table, row, number)
+            number = _number_for(_Entry(self._counter, calls, note))
+            self._known[calls, note] = number
+        self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
     def _is_noted_as(self, call: Handled) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
@@ -289,15 +280,19 @@ class _Taught:
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
 
 
-def _note_of(call: Handled) -> Note:
-    assert call.site is not None
-    return Note(call.site, call.names, ())
-
-
 def _number_for(entry: _Entry) -> int:
     number = next(_numbers)
     _entries.keep(number, entry)
     return number
+
+
+_noted: Bounded[Note, int] = Bounded(_ENTRIES)
+"""The numbers of notes without calls that are counted."""
+
+
+def _number_of(note: Note) -> int:
+    number = _noted.get(note)
+    return number or _noted.keep(note, _number_for(_Entry(None, None, note)))
 
 
 # The log
@@ -327,14 +322,10 @@ class _Memory:
 
     def __init__(self, player: native.Player) -> None:
         self.player = player
-        self._numbers: Bounded[Note, int] = Bounded(_ENTRIES)
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        entry = self._numbers.get(note)
-        if entry is None:
-            entry = self._numbers.keep(note, _number_for(_Entry(None, None, note)))
-        return bool(self.player.dm_note(number, entry))
+        return bool(self.player.dm_note(number, _number_of(note)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""

@@ -83,9 +83,9 @@ struct Chains {  // by hash; values are added and never taken out
 };
 
 enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
-// In the place of steps: ATen's kernel makes the call, counted, or under PyTorch's strict flag, or
-// as it is; or the call is Python's.
-enum Way : Word { NATIVE = -1, STRICT = -2, PASS = -3, NEVER = -4 };
+// In the place of steps. ATen's kernel makes the call: counted, uncounted, counted but not while
+// PyTorch's flag only warns. Or Python makes it.
+enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4 };
 
 struct Plan {
   Words key;
@@ -259,6 +259,7 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
+  bool makes_node() const { return needs_grad && at::GradMode::is_enabled(); }
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
   }
@@ -467,7 +468,8 @@ struct Kernel final : c10::OperatorKernel {
     const Plan* plan =
         table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
     if (plan && plan->steps[0] == NEVER) return false;
-    if (plan && plan->steps[0] == PASS && !makes_node(key)) return call_aten(set, stack);
+    const bool is_passed = plan && plan->steps[0] == PASSED;
+    if (is_passed && !key.makes_node()) return call_aten(set, stack);
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
@@ -478,9 +480,8 @@ struct Kernel final : c10::OperatorKernel {
         next.key.assign(key.words, key.words + key.n);
       return false;
     }
-    const Word way = plan->steps[0];
-    if (way == PASS) return remember(key, *entry), call_aten(set, stack);
-    if (way < 0) return call_native(key, *entry, way == STRICT, set, stack);
+    if (is_passed) return note(at::sequence_number::peek() - 1, *entry), call_aten(set, stack);
+    if (plan->steps[0] < 0) return call_native(key, *entry, plan->steps[0], set, stack);
     if (!count(key, *entry)) return false;
     Replay replay(op, key, plan->steps.data());
     replay.run();
@@ -493,28 +494,24 @@ struct Kernel final : c10::OperatorKernel {
     std::lock_guard lock(log_mutex);
     if (n_logged == LOG) return false;  // Python counts the call, and empties the log first
     logged[n_logged++] = entry;
-    remember(key, entry);
-    return true;
-  }
-  static bool makes_node(const Key& key) { return key.needs_grad && at::GradMode::is_enabled(); }
-  static void remember(const Key& key, uint32_t entry) {  // for the backward
-    if (makes_node(key)) note(at::sequence_number::peek() - 1, entry);
-  }
-  bool call_aten(c10::DispatchKeySet set, Stack* stack) {
-    op.native->callBoxed(op.handle, set, stack);
+    if (key.makes_node()) note(at::sequence_number::peek() - 1, entry);
     return true;
   }
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
-  bool call_native(const Key& key, uint32_t entry, bool is_strict, c10::DispatchKeySet set,
+  bool call_native(const Key& key, uint32_t entry, Word way, c10::DispatchKeySet set,
                    Stack* stack) {
     in_native++, n_native++;
     const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
         !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
-        (is_strict && settings.deterministicAlgorithmsWarnOnly()) || !count(key, entry))
+        (way == STRICT && settings.deterministicAlgorithmsWarnOnly()) || !count(key, entry))
       return false;
     return call_aten(set, stack);
+  }
+  bool call_aten(c10::DispatchKeySet set, Stack* stack) {
+    op.native->callBoxed(op.handle, set, stack);
+    return true;
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
     std::swap(pending, next);
