@@ -138,11 +138,12 @@ class NativeLevel(Level):
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
-        run = functools.partial(super().perform, call, decision)
         is_known = decision.action in ("substitute", "native") and decision.unavailable is None
-        if not is_known or call.launches_on is None:
-            return run()
-        return self.taught.perform(call, decision, run)
+        wanted = self.taught.is_wanted(call.func) if is_known and call.launches_on else 0
+        if not wanted:
+            return super().perform(call, decision)
+        run = functools.partial(super().perform, call, decision)
+        return self.taught.perform(call, decision, run, wanted)
 
     def let_run(self, call: Handled) -> Any:
         """Make a call that is not counted, and teach the player that it is not."""
@@ -179,7 +180,7 @@ class _Taught:
     def activate(self, is_active: bool) -> None:
         """Have the player act for the mode, or leave all calls to Python."""
         self._is_active = is_active
-        self._player.dm_activate(self._table if is_active and not process.had_regions else None)
+        self._player.dm_activate(self._table if is_active else None)
 
     def forget(self) -> None:
         """Have the player forget everything, because there is too much or it no longer holds."""
@@ -193,16 +194,16 @@ class _Taught:
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        numbers = [_numbers_of_ops.get((func, key), -1) for key in _KEYS]
-        wanted = max(self._player.dm_pending(n, self._number) for n in numbers)
+        pending: int = self._player.dm_pending(self._number)
         # The kernel may be there for a block with another table.
-        return wanted if wanted and _is_taught(self._rules, func) else 0
+        if not pending or _funcs.get(pending >> 2) is not func or not _is_taught(self._rules, func):
+            return 0
+        return pending & 3
 
-    def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
-        """Make a call by its launcher, or by ATen, and teach the player."""
-        wanted = self.is_wanted(call.func)
-        if not wanted:
-            return run()
+    def perform(
+        self, call: Handled, decision: Decision, run: Callable[[], Any], wanted: int
+    ) -> Any:
+        """Make a call by its launcher, or by ATen, and teach the player what is wanted."""
         row = self._rows.setdefault((call.row, decision), len(self._rows))
         if decision.action == "native":
             result = run()
@@ -300,7 +301,7 @@ def _number_of(note: Note) -> int:
 
 def count_calls() -> None:
     """Count the calls that the player has made since."""
-    if process.native_memory is not None:
+    if process.native_memory is not None and process.native_memory.has_calls.value:
         process.native_memory.count_calls()
 
 
@@ -322,19 +323,23 @@ class _Memory:
 
     def __init__(self, player: native.Player) -> None:
         self.player = player
+        self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, _number_of(note)))
+        return bool(self.player.dm_note(number, _number_of(note), bool(note.allowed)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
         entry = _entries.get(self.player.dm_noted())
         return [] if entry is None else [entry.note]
 
-    def region_opened(self) -> None:
-        """Let Python make all calls, which looks at the regions."""
-        self.player.dm_activate(None)
+    def follow_regions(self) -> None:
+        """Let Python make all calls while an allow region is open: it looks at the regions."""
+        _lock.run(self._follow_regions)
+
+    def _follow_regions(self) -> None:
+        self.player.dm_regions(len(process.regions))
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
@@ -362,6 +367,9 @@ def level_for(mode: BaseMode) -> Level:
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = _Memory(player)
+    if process.had_regions:
+        player.dm_regions(1)  # so that it does not take their forwards for what is not allowed
+    process.native_memory.follow_regions()
     player.dm_host_step(host_steps.make)
     numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
     player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
@@ -371,7 +379,8 @@ def _attach(player: native.Player) -> None:
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 
 
-_numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
+_funcs: dict[int, torch._ops.OpOverload] = {}
+"""The overloads of operators by their numbers."""
 
 
 def _op(level: NativeLevel, place: Place) -> int:
@@ -383,7 +392,7 @@ def _op(level: NativeLevel, place: Place) -> int:
         names = schema.name.encode(), schema.overload_name.encode(), place.key.encode()
         number = _ops[place.label] = level.player.dm_op(*names)
         if number >= 0:
-            _numbers_of_ops[place.func, place.key] = number
+            _funcs[number] = place.func
     return _ops[place.label]
 
 

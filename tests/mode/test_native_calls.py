@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from models import MODELS, Make
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
@@ -48,8 +50,6 @@ def player():
 def replays(player, monkeypatch):
     """Switches the player on, and counts what it has replayed."""
     monkeypatch.setenv(native.VARIABLE, "1")
-    # Of other tests.
-    monkeypatch.setattr(native_calls.process, "had_regions", False)
     start = player.dm_replayed()
     return lambda: player.dm_replayed() - start
 
@@ -508,9 +508,92 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
         before = replays()
         with allow("aten::index_add"):
             again(lambda: added(*arguments))
+            assert replays() == before > 0
         again(lambda: added(*arguments))
-    assert replays() == before > 0
+    assert replays() > before
     assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
+
+
+def gathered(x):
+    """Adds at indices in its backward."""
+    return x.gather(0, torch.tensor([[0, 0, 2], [1, 1, 1]])).sin().sum()
+
+
+class Gathered(torch.autograd.Function):
+    """Adds at indices in a backward that is a function of Python's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return added(grad, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+
+
+BACKWARDS = {
+    "of an operator": gathered,
+    "of a function of Python's": lambda x: Gathered.apply(x).sum(),
+    "of a checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=False),
+    "of a re-entrant checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=True),
+    "twice": lambda x: torch.autograd.grad(gathered(x), x, create_graph=True)[0].square().sum(),
+    "in another thread": gathered,
+}
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_backwards_after_a_region(name, warn_only, replays, monkeypatch):
+    """They are allowed if their forward was, and others are made by the player, as before it."""
+    forward = BACKWARDS[name]
+
+    def program():
+        x = torch.ones(3, 3, requires_grad=True)
+        for i in range(12):
+            with allow("aten::scatter_add", "aten::index_add") if i % 3 == 2 else nullcontext():
+                result = forward(x)
+            result.backward()
+            after.append(replays())
+        return x.grad
+
+    after = []
+    run = (lambda: in_another_thread(program)) if name == "in another thread" else program
+    (expected, in_python), (bits, by_player) = both(monkeypatch, run, warn_only=warn_only)
+    assert same_bits([bits], [expected])
+    assert by_player == in_python
+    if "Python" not in name and "checkpoint" not in name:
+        assert after[-2] > after[-4] > 0  # the last call was allowed
+    actions = Counter()
+    for line, count, *_ in by_player:
+        actions[line[1]] += count
+    assert actions["allow"] >= 4
+    assert actions["substitute"] >= 8
+
+
+def test_a_region_of_another_thread(replays, monkeypatch):
+    """While it is open, Python makes all calls; it ends wherever its end comes from."""
+    arguments, opened, done = data(), threading.Event(), threading.Event()
+
+    def work():
+        with allow("aten::index_add"):
+            opened.set()
+            assert done.wait(60)
+            again(lambda: added(*arguments))
+
+    with way(monkeypatch, 1) as mode:
+        again(lambda: added(*arguments))
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert opened.wait(60)
+        before = replays()
+        again(lambda: added(*arguments))
+        assert replays() == before > 0
+        done.set()
+        thread.join()
+        again(lambda: added(*arguments))
+        assert replays() > before
+    assert sum(row.count for row in mode.records if row.action == "substitute") == 12
+    assert sum(row.count for row in mode.records if row.action == "allow") == 4
 
 
 def test_nested_blocks(replays, monkeypatch):

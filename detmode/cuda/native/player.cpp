@@ -115,6 +115,8 @@ std::deque<Op>& ops = *new std::deque<Op>;
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
 std::atomic<Table*> active{nullptr};  // null while all calls are Python's
+std::atomic<int> n_regions{0};        // allow regions that are open
+std::atomic<bool> had_regions{false};
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*>& retired = *new std::vector<Table*>;
@@ -210,6 +212,13 @@ std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t nu
   return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
 }
 
+constexpr uint32_t ALLOWED = 1u << 31;  // in an entry: an allow region was open
+
+// Its class is not exported.
+bool is_pythons(const torch::autograd::Node& node) {
+  return !strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE");
+}
+
 uint32_t noted(const torch::autograd::Node& node) {
   // Writing to a view: the node of the copy is made right after the one of the operator.
   const bool is_copy = typeid(node) == typeid(torch::autograd::CopySlices);
@@ -236,6 +245,8 @@ uint64_t place() {
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
   const uint32_t forward = noted(*node);
+  // Python knows what was allowed; the backward of its functions is in the regions of the forward.
+  if (had_regions && (!forward || forward & ALLOWED || is_pythons(*node))) return 0;
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
@@ -451,7 +462,7 @@ struct Kernel final : c10::OperatorKernel {
     if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && op.is_taught &&
+    const bool may_act = !in_python && active.load() && !n_regions && op.is_taught &&
                          !c10::impl::TorchDispatchModeTLS::stack_len() &&
                          at::globalContext().deterministicAlgorithms();
     if (!may_act || !act(set, stack, next)) hand_over(std::move(next), set, stack);
@@ -525,6 +536,8 @@ struct Kernel final : c10::OperatorKernel {
 
 extern "C" {  // What Python calls, by ctypes, with the GIL
 
+uint32_t* dm_n_logged() { return &n_logged; }
+
 // A number for an operator at a key, all of whose calls Python may make; -1 if there is none.
 int dm_op(const char* name, const char* overload, const char* key) {
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
@@ -560,6 +573,10 @@ void dm_retire(Table* table) {
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
+void dm_regions(int open) {
+  n_regions = open;
+  if (open) had_regions = true;
+}
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
   memcpy(numbers, logged, sizeof *logged * n_logged);
@@ -584,10 +601,11 @@ void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
 
-// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too.
-int dm_pending(int op, uint64_t table) {
-  if (!pending.op || pending.op->number != op || pending.table != table) return 0;
-  return pending.key.empty() ? 1 : 2;
+// What is to be learned from the call in this thread: 0 nothing, an entry, or a plan, too; and, as
+// the rest of that number, of which operator.
+int dm_pending(uint64_t table) {
+  if (!pending.op || pending.table != table) return 0;
+  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2);
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
@@ -603,9 +621,11 @@ int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
   if (!table->entries.find(hash)) table->entries.add(hash, entry);
   return 1;
 }
-int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
+int dm_note(uint64_t number, uint32_t entry, int is_allowed) {
+  return note(number, is_allowed ? entry | ALLOWED : entry);
+}
 uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
   const auto node = torch::autograd::get_current_node();
-  return node ? noted(*node) : 0;
+  return node ? noted(*node) & ~ALLOWED : 0;
 }
 }
