@@ -105,9 +105,8 @@ class _Writer:
         for step in self.plan.steps:
             self._write(step)
         results = ["None" if slot is None else f"t{slot}" for slot in self.plan.results]
-        self.line(
-            f"return ({', '.join(results)},)" if self.plan.is_tuple else f"return {results[0]}"
-        )
+        several = "".join(f"{result}, " for result in results)
+        self.line(f"return ({several})" if self.plan.is_tuple else f"return {results[0]}")
         names = ", ".join(f"c{number}" for number in range(len(self.constants)))
         lines = "\n        ".join(self._lines)
         return f"def make({names}):\n    def play({taken}):\n        {lines}\n    return play\n"

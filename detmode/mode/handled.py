@@ -60,6 +60,12 @@ class Handled(Call):
         """All names that mean the overload in a report, an allow region or an override."""
         return self.overload.names
 
+    @property
+    def reads_warn_only(self) -> bool:
+        """True if ATen may look at PyTorch's ``warn_only``: its kernel does, or alerts."""
+        rule = self.rule
+        return self.overload.reads_warn_only or rule is None or rule.alert is not None
+
     def run(self) -> Any:
         """Make the call by ATen."""
         return self.overload.run(*self.args, **self.kwargs)

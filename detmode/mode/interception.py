@@ -306,7 +306,7 @@ class Interception(CompiledInside):
         match decision.action:
             case "native":
                 run = call.overload.run
-                result = call_if_settled(run, call.args, call.kwargs)
+                result = call_if_settled(run, call.args, call.kwargs, call.reads_warn_only)
                 if result is NOT_CALLED:
                     result = call_native(run, call.args, call.kwargs)
                 return result

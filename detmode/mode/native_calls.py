@@ -54,8 +54,9 @@ if TYPE_CHECKING:
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
-_NATIVE, _NEVER, _PASSED = [-1], [-2], [-3]
-"""The words of a plan for ATen's own kernel, of one that there is not, and for uncounted calls."""
+_NATIVE, _NEVER, _PASSED, _STRICT = [-1], [-2], [-3], [-4]
+"""The words of a plan for ATen's own kernel, of one that there is not, for uncounted calls, and for
+a kernel of ATen's that needs PyTorch's strict flag."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = ("CPU", "CUDA")
@@ -148,11 +149,13 @@ class NativeLevel(Level):
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
-        run = functools.partial(super().perform, call, decision)
         is_substituted = decision.action == "substitute" and call.launches_on is not None
-        if decision.unavailable is None and (is_substituted or decision.action == "native"):
-            return self.taught.perform(call, decision, run)
-        return run()
+        is_known = is_substituted or decision.action == "native"
+        wanted = self.taught.is_wanted(call.func) if is_known and not decision.unavailable else 0
+        if not wanted:
+            return super().perform(call, decision)
+        run = functools.partial(super().perform, call, decision)
+        return self.taught.perform(call, decision, run, wanted)
 
     def let_run(self, call: Handled) -> Any:
         """Make a call that is not counted, and teach the player that it is not."""
@@ -178,8 +181,8 @@ class _Taught:
         self._is_active = False
         self._shares: dict[int, int] = {}
         self._receivers: weakref.WeakSet[NativeLevel] = weakref.WeakSet()
-        weakref.finalize(mode, self._end).atexit = False
         self._begin()
+        weakref.finalize(mode, self._end).atexit = False
 
     def _begin(self) -> None:
         self._number = next(_numbers)
@@ -195,7 +198,7 @@ class _Taught:
     def activate(self, is_active: bool) -> None:
         """Have the player act for the mode, or leave all calls to Python."""
         self._is_active = is_active
-        self._player.dm_activate(self._table if is_active and not process.had_regions else None)
+        self._player.dm_activate(self._table if is_active else None)
 
     def follow(self, level: NativeLevel, is_receiver: bool) -> None:
         """Share in the calls that PyTorch passes to a level, or leave them to it."""
@@ -207,7 +210,7 @@ class _Taught:
         schema = func._schema
         number = self._player.dm_mode_op(schema.name.encode(), schema.overload_name.encode())
         if number >= 0 and share:
-            _numbers_of_ops[func, "Python"] = number
+            _funcs[number] = func
             self._shares[number] = share
             self._player.dm_share(self._table, number, share)
 
@@ -223,21 +226,23 @@ class _Taught:
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        numbers = [_numbers_of_ops.get((func, key), -1) for key in (*_KEYS, "Python")]
-        wanted = max(self._player.dm_pending(n, self._number) for n in numbers)
+        pending: int = self._player.dm_pending(self._number)
         # The kernel may be there for a block with another table.
-        return wanted if wanted and _has_all_in_key(self._rules, func) else 0
+        if not pending or _funcs.get(pending >> 2) is not func:
+            return 0
+        if not _has_all_in_key(self._rules, func):
+            return 0
+        return pending & 3
 
-    def perform(self, call: Handled, decision: Decision, run: Callable[[], Any]) -> Any:
-        """Make a call by its launcher, or by ATen, and teach the player."""
-        wanted = self.is_wanted(call.func)
-        if not wanted:
-            return run()
+    def perform(
+        self, call: Handled, decision: Decision, run: Callable[[], Any], wanted: int
+    ) -> Any:
+        """Make a call by its launcher, or by ATen, and teach the player what is wanted."""
         row = self._rows.setdefault((call.row, decision), len(self._rows))
         if decision.action == "native":
             result = run()
             if wanted == 2:
-                self._add_words(_NATIVE, row)
+                self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
         elif wanted == 2 and not native.launches_on(call.launches_on or "cpu"):
             result = run()
             self._add_words(_NEVER, row)
@@ -272,7 +277,7 @@ class _Taught:
         if not _is_played(call.func):
             problem = "it writes to what it is given"
         elif plan is not None and plan.device == call.launches_on:
-            words = plan.words(functools.partial(self._number_of, call))
+            words = plan.words(functools.partial(self._number_of, call, plan))
         if words is None:
             refuse(call, problem or "it calls an operator that allocates")
         self._add_words(words or _NEVER, row)
@@ -282,19 +287,20 @@ class _Taught:
         packed = (ctypes.c_int64 * len(words))(*words)
         self._player.dm_add_plan(self._table, row, packed, len(words))
 
-    def _number_of(self, call: Handled, step: Launch | Check) -> int:
+    def _number_of(self, call: Handled, plan: Plan, step: Launch | Check) -> int:
         """Return a number for what the player launches, or leaves to Python on the CPU."""
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
             index = call.tensors[0].get_device()
             return device.loaded(step.source, step.entry, index).function
         self._left["steps"] -= 1
-        return host_steps.number_for(step)
+        return host_steps.number_for(step, plan)
 
     def _add_entry(self, call: Handled, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
-        self._player.dm_join(self._number)
+        if calls is not None:
+            self._player.dm_join(self._number)
         is_logged = calls is not None and self._counter.logs(calls)
         if is_logged or not self._is_noted_as(call):
             return
@@ -332,7 +338,7 @@ def _number_of(note: Note) -> int:
 
 def count_calls() -> None:
     """Count the calls that the player has made since."""
-    if process.native_memory is not None:
+    if process.native_memory is not None and process.native_memory.has_calls.value:
         process.native_memory.count_calls()
 
 
@@ -354,19 +360,23 @@ class _Memory:
 
     def __init__(self, player: native.Player) -> None:
         self.player = player
+        self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, _number_of(note)))
+        return bool(self.player.dm_note(number, _number_of(note), bool(note.allowed)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
         entry = _entries.get(self.player.dm_noted())
         return [] if entry is None else [entry.note]
 
-    def region_opened(self) -> None:
-        """Let Python make all calls, which looks at the regions."""
-        self.player.dm_regions(True)
+    def follow_regions(self) -> None:
+        """Let Python make all calls while an allow region is open: it looks at the regions."""
+        _lock.run(self._follow_regions)
+
+    def _follow_regions(self) -> None:
+        self.player.dm_regions(len(process.regions))
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
@@ -395,6 +405,9 @@ def level_for(mode: BaseMode) -> Level:
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = _Memory(player)
+    if process.had_regions:
+        player.dm_regions(1)  # so that it does not take their forwards for what is not allowed
+    process.native_memory.follow_regions()
     player.dm_host_step(host_steps.make)
     player.dm_register_for_modes()
     numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
@@ -405,7 +418,8 @@ def _attach(player: native.Player) -> None:
         os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
 
 
-_numbers_of_ops: dict[tuple[torch._ops.OpOverload, str], int] = {}
+_funcs: dict[int, torch._ops.OpOverload] = {}
+"""The overloads of operators by their numbers."""
 
 
 def _op(level: NativeLevel, place: Place) -> int:
@@ -417,7 +431,7 @@ def _op(level: NativeLevel, place: Place) -> int:
         names = schema.name.encode(), schema.overload_name.encode(), place.key.encode()
         number = _ops[place.label] = level.player.dm_op(*names)
         if number >= 0:
-            _numbers_of_ops[place.func, place.key] = number
+            _funcs[number] = place.func
     return _ops[place.label]
 
 

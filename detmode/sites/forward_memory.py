@@ -103,11 +103,13 @@ class ForwardMemory:
         region = _Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = process.had_regions = True
-        if process.native_memory is not None:
-            process.native_memory.region_opened()
+        process.regions.add(region)
+        _follow_regions()
         self._active.append(region)
 
     def _close(self, region: _Region) -> None:
+        process.regions.discard(region)
+        _follow_regions()
         if region not in self._active:
             return
         end = _get_sequence_nr()
@@ -376,6 +378,11 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
         return None
     place = nearest_place(_get_frame(3), paths)
     return None if place is None or place[2] else place[1]
+
+
+def _follow_regions() -> None:
+    if process.native_memory is not None:
+        process.native_memory.follow_regions()
 
 
 class _Current(threading.local):

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,11 +16,12 @@ import torch.nn.functional as F
 from models import MODELS, Make
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames
+from detmode.mode import native_calls, native_frames, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -44,15 +47,20 @@ def player():
     return native.player()
 
 
-@pytest.fixture
-def replays(player, monkeypatch):
+@pytest.fixture(params=["all", "listed"])
+def replays(player, monkeypatch, request):
     """Switches the player on, and counts what it has replayed."""
+    monkeypatch.setattr(chosen, "intercept", request.param)
     monkeypatch.setenv(native.VARIABLE, "1")
-    # Of other tests.
-    monkeypatch.setattr(native_calls.process, "had_regions", False)
-    player.dm_regions(False)
     start = player.dm_replayed()
     return lambda: player.dm_replayed() - start
+
+
+only_listed = pytest.mark.parametrize("replays", ["listed"], indirect=True)
+"""For what other threads do: a dispatch mode does not receive their calls."""
+
+chosen = SimpleNamespace(intercept="all")
+"""How the blocks of a test intercept calls."""
 
 
 @contextlib.contextmanager
@@ -60,7 +68,7 @@ def way(monkeypatch, number: int, **arguments):
     """A block in Python's way (0), or with the player (1)."""
     monkeypatch.setenv(native.VARIABLE, str(number))
     with DeterministicMode(
-        **{"intercept": os.environ.get("ICEPT", "listed"), "simulate": "cuda", **arguments}
+        **{"intercept": chosen.intercept, "simulate": "cuda", **arguments}
     ) as mode:
         yield mode
 
@@ -223,7 +231,7 @@ def rows_of_both(mode):
 def in_both_ways(monkeypatch, program, **arguments):
     """The reports of a dispatch mode and of the player."""
     modes = []
-    for number, intercept in ((0, "all"), (1, "listed")):
+    for number, intercept in ((0, "all"), (1, chosen.intercept)):
         torch.manual_seed(0)
         with way(monkeypatch, number, intercept=intercept, **arguments) as mode:
             program()
@@ -264,6 +272,113 @@ def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
     assert rows_of_both(by_player) == rows_of_both(by_mode)
 
 
+@pytest.fixture
+def in_python(monkeypatch):
+    """Returns how many calls a function makes that reach Python."""
+    calls = []
+    count_calls = native_calls.count_calls
+    monkeypatch.setattr(native_calls, "count_calls", lambda: (calls.append(None), count_calls())[1])
+
+    def number(function):
+        calls.clear()
+        function()
+        return len(calls)
+
+    return number
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(MODELS))
+@pytest.mark.filterwarnings("ignore")  # some calls of models vary
+def test_models_that_only_warn_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """With ``warn_only`` native calls are made in Python's way by one, and not by the other."""
+
+    def program():
+        training = MODELS[name](Make(torch.device("cpu"), tiny=True))
+        for _ in range(4):
+            training.loss().backward()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program, warn_only=True)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_native_calls_do_without_python(warn_only, replays, in_python, monkeypatch):
+    """Forward and backward of a convolution, whether or not PyTorch's flag only warns."""
+    x = torch.ones(2, 1, 6, requires_grad=True)
+
+    def step():
+        convolved(x).sum().backward()
+
+    with way(monkeypatch, 1, warn_only=warn_only) as mode:
+        assert again(lambda: in_python(step), 5) == 0
+    counts = {row.overload: (row.action, row.count) for row in mode.records}
+    for name in ("aten::convolution.default", "aten::convolution_backward.default"):
+        assert counts[name] == ("native", 5)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+# PyTorch tells that the test's own kernel overrides ATen's.
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@only_listed
+def test_a_kernel_that_looks_at_warn_only(reads, replays, monkeypatch):
+    """It gets the strict flag at every call, also from several threads; others get it as it is."""
+    ops = frozenset({"aten::convolution"} if reads else ())
+    monkeypatch.setattr(overload_info, "_readers_of_warn_only", lambda: ops)
+    kernels, settings = torch.library.Library("aten", "IMPL"), []
+
+    def kernel(x, *_):
+        settings.append(torch._C._get_deterministic_algorithms_warn_only())
+        return x.clone()
+
+    def work():
+        for _ in range(8):
+            convolved()
+
+    kernels.impl("convolution", kernel, "CPU")
+    try:
+        with way(monkeypatch, 1, warn_only=True) as mode:
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        kernels._destroy()
+    assert settings == [not reads] * 24
+    assert sum(row.count for row in mode.records) == 24
+
+
+def taken(x):
+    return x.topk(2).values.sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_calls_that_do_not_vary(warn_only, replays, in_python, monkeypatch):
+    """Those of a listed operator: not counted, made without Python, noted for their backward."""
+
+    def step():
+        torch.arange(6).cumsum(0)
+        x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+        taken(x).backward()
+        taken(x * 2).backward()
+        return x.grad
+
+    def program():
+        results = [step() for _ in range(4)]
+        numbers.append(again(lambda: in_python(step)))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert len(by_player) == 1  # of the one line in which both forwards are called
+    assert numbers[1] == 0
+
+
+@only_listed
 def test_the_verdict_on_several_processes(replays, monkeypatch):
     """It says that native calls were counted where all have counted them; JSON keeps it."""
     reports = []
@@ -406,9 +521,106 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
         before = replays()
         with allow("aten::index_add"):
             again(lambda: added(*arguments))
+            assert replays() == before > 0
         again(lambda: added(*arguments))
-    assert replays() == before > 0
+    assert replays() > before
     assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
+
+
+def gathered(x):
+    """Adds at indices in its backward."""
+    return x.gather(0, torch.tensor([[0, 0, 2], [1, 1, 1]])).sin().sum()
+
+
+class Gathered(torch.autograd.Function):
+    """Adds at indices in a backward that is a function of Python's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return added(grad, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+
+
+BACKWARDS = {
+    "of an operator": gathered,
+    "of a function of Python's": lambda x: Gathered.apply(x).sum(),
+    "of a checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=False),
+    "of a re-entrant checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=True),
+    "twice": lambda x: torch.autograd.grad(gathered(x), x, create_graph=True)[0].square().sum(),
+}
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_backwards_after_a_region(name, warn_only, replays, monkeypatch):
+    """They are allowed if their forward was, and others are made by the player, as before it."""
+    after = regions_and_backwards(BACKWARDS[name], replays, monkeypatch, warn_only=warn_only)
+    if "Python" not in name and "checkpoint" not in name:
+        assert after[-2] > after[-4] > 0  # the last call was allowed
+
+
+@only_listed
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_backwards_after_a_region_in_another_thread(warn_only, replays, monkeypatch):
+    """As in the thread that has entered the block."""
+    after = regions_and_backwards(
+        gathered, replays, monkeypatch, in_another_thread, warn_only=warn_only
+    )
+    assert after[-2] > after[-4] > 0
+
+
+def regions_and_backwards(forward, replays, monkeypatch, run=lambda f: f(), **arguments):
+    """How much was replayed after each of twelve backwards; every third forward is allowed."""
+
+    def program():
+        x = torch.ones(3, 3, requires_grad=True)
+        for i in range(12):
+            with allow("aten::scatter_add", "aten::index_add") if i % 3 == 2 else nullcontext():
+                result = forward(x)
+            result.backward()
+            after.append(replays())
+        return x.grad
+
+    after = []
+    (expected, in_python), (bits, by_player) = both(monkeypatch, lambda: run(program), **arguments)
+    assert same_bits([bits], [expected])
+    assert by_player == in_python
+    actions = Counter()
+    for line, count, *_ in by_player:
+        actions[line[1]] += count
+    assert actions["allow"] >= 4
+    assert actions["substitute"] >= 8
+    return after
+
+
+@only_listed
+def test_a_region_of_another_thread(replays, monkeypatch):
+    """While it is open, Python makes all calls; it ends wherever its end comes from."""
+    arguments, opened, done = data(), threading.Event(), threading.Event()
+
+    def work():
+        with allow("aten::index_add"):
+            opened.set()
+            assert done.wait(60)
+            again(lambda: added(*arguments))
+
+    with way(monkeypatch, 1) as mode:
+        again(lambda: added(*arguments))
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert opened.wait(60)
+        before = replays()
+        again(lambda: added(*arguments))
+        assert replays() == before > 0
+        done.set()
+        thread.join()
+        again(lambda: added(*arguments))
+        assert replays() > before
+    assert sum(row.count for row in mode.records if row.action == "substitute") == 12
+    assert sum(row.count for row in mode.records if row.action == "allow") == 4
 
 
 def test_nested_blocks(replays, monkeypatch):
@@ -578,6 +790,7 @@ def test_errors(name, replays, monkeypatch):
 # Threads, forks, interrupts
 
 
+@only_listed
 def test_threads(replays, monkeypatch):
     """Four threads at once: each result is its own, and every call is counted, with the threads."""
     seen = []

@@ -246,6 +246,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "retire": (None, [ctypes.c_void_p]),
     "activate": (None, [ctypes.c_void_p]),
     "regions": (None, [ctypes.c_int]),
+    "n_logged": (ctypes.POINTER(ctypes.c_uint32), []),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
     "after_fork": (None, []),
     "holds": (None, [ctypes.POINTER(ctypes.POINTER(ctypes.c_int)), ctypes.c_int]),
@@ -256,7 +257,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "know": (None, [ctypes.c_void_p, ctypes.c_int]),
     "forget": (None, [ctypes.c_void_p]),
     "join": (None, [ctypes.c_uint64]),
-    "pending": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
+    "pending": (ctypes.c_int, [ctypes.c_uint64]),
     "add_plan": (
         None,
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Word), ctypes.c_size_t],

@@ -88,23 +88,15 @@ struct Chains {  // by hash; values are added and never taken out
 
 // What is left to C++ of the calls of an operator that a dispatch mode receives.
 enum Share : uint8_t { NOTHING, ALL, DENSE, KNOWN };
-enum Step : Word {
-  END,
-  EMPTY,
-  FILL,
-  COPY,
-  LAUNCH,
-  STRIDED_COPY,
-  HOST,
-  NATIVE = -1,
-  NEVER = -2,
-  PASSED = -3
-};
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
+// In the place of steps. ATen's kernel makes the call: counted, uncounted, counted but not while
+// PyTorch's flag only warns. Or Python makes it.
+enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4 };
 
 struct Plan {
   Words key;
   uint32_t row;  // of the rule table: calls at one place may meet several
-  Words steps;   // or NATIVE: ATen's kernel makes the call; or PASSED: uncounted; or NEVER
+  Words steps;   // or a Way
 };
 struct Table {  // of a block
   uint64_t number;
@@ -129,8 +121,9 @@ std::deque<Op>& ops = *new std::deque<Op>;
 // The calls in their order, for Python to count: the numbers of their entries.
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
-std::atomic<Table*> active{nullptr};   // null while all calls are Python's
-std::atomic<bool> had_regions{false};  // once any thread has entered an allow region
+std::atomic<Table*> active{nullptr};  // null while all calls are Python's
+std::atomic<int> n_regions{0};        // allow regions that are open
+std::atomic<bool> had_regions{false};
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*>& retired = *new std::vector<Table*>;
@@ -226,6 +219,13 @@ std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t nu
   return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
 }
 
+constexpr uint32_t ALLOWED = 1u << 31;  // in an entry: an allow region was open
+
+// Its class is not exported.
+bool is_pythons(const torch::autograd::Node& node) {
+  return !strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE");
+}
+
 uint32_t noted(const torch::autograd::Node& node) {
   // Writing to a view: the node of the copy is made right after the one of the operator.
   const bool is_copy = typeid(node) == typeid(torch::autograd::CopySlices);
@@ -252,6 +252,8 @@ uint64_t place() {
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
   const uint32_t forward = noted(*node);
+  // Python knows what was allowed; the backward of its functions is in the regions of the forward.
+  if (had_regions && (!forward || forward & ALLOWED || is_pythons(*node))) return 0;
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
@@ -489,7 +491,7 @@ struct Maker : c10::OperatorKernel {
       return false;
     }
     if (is_passed) return note(at::sequence_number::peek() - 1, *entry), call_aten(set, stack);
-    if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
+    if (plan->steps[0] < 0) return call_native(key, *entry, plan->steps[0], set, stack);
     if (!count(key, *entry)) return false;
     Replay replay(key, plan->steps.data());
     replay.run();
@@ -506,13 +508,14 @@ struct Maker : c10::OperatorKernel {
     return true;
   }
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
-  bool call_native(const Key& key, uint32_t entry, c10::DispatchKeySet set, Stack* stack) {
+  bool call_native(const Key& key, uint32_t entry, Word way, c10::DispatchKeySet set,
+                   Stack* stack) {
     in_native++, n_native++;
     const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
-        !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
-        settings.benchmarkCuDNN() || !count(key, entry))
+        !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
+        (way == STRICT && settings.deterministicAlgorithmsWarnOnly()) || !count(key, entry))
       return false;
     return call_aten(set, stack);
   }
@@ -536,7 +539,7 @@ struct Kernel final : Maker {
     if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && op.is_taught &&
+    const bool may_act = !in_python && active.load() && !n_regions && op.is_taught &&
                          !c10::impl::TorchDispatchModeTLS::stack_len() &&
                          at::globalContext().deterministicAlgorithms();
     if (!may_act || !act(active, set, stack, next)) hand_over(std::move(next), set, stack);
@@ -582,7 +585,7 @@ struct ModeKernel final : Maker {
       return op.handle.callBoxed(stack);
     }
     Pending next;
-    const bool may_act = share >= DENSE && !in_python && !had_regions;
+    const bool may_act = share >= DENSE && !in_python && !n_regions;
     if (!may_act || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
   }
 
@@ -630,6 +633,8 @@ struct ModeKernel final : Maker {
 }  // namespace
 
 extern "C" {  // What Python calls, by ctypes, with the GIL
+
+uint32_t* dm_n_logged() { return &n_logged; }
 
 // A number for an operator at a key, all of whose calls Python may make; -1 if there is none.
 int dm_op(const char* name, const char* overload, const char* key) {
@@ -699,9 +704,9 @@ void dm_retire(Table* table) {
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
-void dm_regions(int had) {
-  had_regions = had;
-  if (had) active = nullptr;
+void dm_regions(int open) {
+  n_regions = open;
+  if (open) had_regions = true;
 }
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
@@ -727,14 +732,15 @@ void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
 
-// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too.
-int dm_pending(int op, uint64_t table) {
-  if (!pending.op || pending.op->number != op || pending.table != table) return 0;
-  return pending.key.empty() ? 1 : 2;
+// What is to be learned from the call in this thread: 0 nothing, an entry, or a plan, too; and, as
+// the rest of that number, of which operator.
+int dm_pending(uint64_t table) {
+  if (!pending.op || pending.table != table) return 0;
+  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2);
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
-  const bool is_lost = pending.shares_memory && words[0] != NATIVE;
+  const bool is_lost = pending.shares_memory && words[0] >= 0;
   table->plans.add(pending.hash,
                    {pending.key, row, is_lost ? Words{NEVER} : Words(words, words + n)});
 }
@@ -746,9 +752,11 @@ int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
   if (!table->entries.find(hash)) table->entries.add(hash, entry);
   return 1;
 }
-int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
+int dm_note(uint64_t number, uint32_t entry, int is_allowed) {
+  return note(number, is_allowed ? entry | ALLOWED : entry);
+}
 uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
   const auto node = torch::autograd::get_current_node();
-  return node ? noted(*node) : 0;
+  return node ? noted(*node) & ~ALLOWED : 0;
 }
 }
