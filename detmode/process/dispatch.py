@@ -262,6 +262,11 @@ def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
             return run(*args, **kwargs)
 
         return call_with_zero_tensors
+    return traced_caller(func, run)
+
+
+def traced_caller(func: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``run``, which makes calls of ``func``, so that ``torch.jit.trace`` looks inside it."""
     if not is_traced_inside(func):
         return run
 

@@ -461,6 +461,9 @@ struct Replay {
   c10::OptionalDeviceGuard guard_;
 };
 
+// What torch.jit.trace is to see, it sees by Python.
+bool is_traced() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer); }
+
 // Makes the calls of an operator that it knows, at one dispatch key.
 struct Maker : c10::OperatorKernel {
   explicit Maker(Op* op) : op(*op) {}
@@ -540,7 +543,7 @@ struct Kernel final : Maker {
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
     const bool may_act = !in_python && active.load() && !n_regions && op.is_taught &&
-                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
+                         !is_traced() && !c10::impl::TorchDispatchModeTLS::stack_len() &&
                          at::globalContext().deterministicAlgorithms();
     if (!may_act || !act(active, set, stack, next)) hand_over(std::move(next), set, stack);
   }
@@ -591,9 +594,7 @@ struct ModeKernel final : Maker {
 
   static const Level* receiver() {
     const auto n_modes = c10::impl::TorchDispatchModeTLS::stack_len();
-    // What torch.jit.trace is to see, it sees by Python.
-    if (!n_modes || c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer))
-      return nullptr;
+    if (!n_modes || is_traced()) return nullptr;
     const auto& innermost = c10::impl::TorchDispatchModeTLS::get_stack_at(n_modes - 1);
     PyObject* mode = innermost->ptr(getPyInterpreter());
     for (const Level* level = levels; level < levels + n_levels.load(); level++)
