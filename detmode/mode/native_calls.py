@@ -180,13 +180,16 @@ class _Taught:
         self._paths.on_rename = self.forget
         self._is_active = False
         self._shares: dict[int, int] = {}
+        self._current: list[int] = []
+        self._counted: list[int] = []
         self._receivers: weakref.WeakSet[NativeLevel] = weakref.WeakSet()
         self._begin()
-        weakref.finalize(mode, self._end).atexit = False
+        weakref.finalize(mode, _end, player, self._current, self._counted).atexit = False
 
     def _begin(self) -> None:
         self._number = next(_numbers)
         self._table: int = self._player.dm_table(self._number)
+        self._current[:] = [self._table]
         self._rows: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
         for number, share in self._shares.items():
@@ -220,9 +223,6 @@ class _Taught:
         self._begin()
         if self._is_active:
             self.activate(True)
-
-    def _end(self) -> None:
-        self._player.dm_retire(self._table)
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
@@ -310,12 +310,23 @@ class _Taught:
         if number is None:
             number = _number_for(_Entry(self._counter, calls, note))
             self._known[calls, note] = number
+            self._counted.append(number)
         self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
     def _is_noted_as(self, call: Handled) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = _entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
+
+
+def _end(player: native.Player, tables: list[int], counted: list[int]) -> None:
+    """Free what the player knows of a mode that is gone."""
+    for table in tables:
+        player.dm_retire(table)
+    for number in counted:
+        # The note stays for a backward that is still to come.
+        if (entry := _entries.get(number)) is not None:
+            _entries[number] = _Entry(None, None, entry.note)
 
 
 def _number_for(entry: _Entry) -> int:
@@ -383,9 +394,6 @@ class _Memory:
         _lock.run(_count, self.player)
 
 
-_taught: weakref.WeakKeyDictionary[BaseMode, _Taught] = weakref.WeakKeyDictionary()
-
-
 def level_for(mode: BaseMode) -> Level:
     """Return a level of a mode that lists: with the player, where it is built and may act."""
     player = native.player()
@@ -393,9 +401,9 @@ def level_for(mode: BaseMode) -> Level:
         return Level(mode)
     if process.native_memory is None:
         _attach(player)
-    taught = _taught.get(mode)
+    taught: _Taught | None = mode.taught
     if taught is None:
-        taught = _taught[mode] = _Taught(player, mode)
+        taught = mode.taught = _Taught(player, mode)
         mode.overloads.clear()  # of overloads that were met before, the player is to know, too
     level = NativeLevel(mode)
     level.player, level.taught = player, taught

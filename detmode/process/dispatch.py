@@ -266,7 +266,7 @@ def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def traced_caller(func: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``run``, which makes calls of ``func``, so that ``torch.jit.trace`` looks inside it."""
+    """Return what calls ``run``, which calls ``func``, with ``torch.jit.trace`` looking inside."""
     if not is_traced_inside(func):
         return run
 

@@ -955,7 +955,7 @@ def test_ever_new_shapes(replays, monkeypatch):
 
 def mode_knows(mode):
     """The number of plans that the player has for a mode."""
-    return native_calls._PLANS - native_calls._taught[mode]._left["plans"]
+    return native_calls._PLANS - mode.taught._left["plans"]
 
 
 def growth(function, times):
