@@ -57,6 +57,8 @@ __tracebackhide__ = True
 _NATIVE, _NEVER, _PASSED, _STRICT = [-1], [-2], [-3], [-4]
 """The words of a plan for ATen's own kernel, of one that there is not, for uncounted calls, and for
 a kernel of ATen's that needs PyTorch's strict flag."""
+_BY_VALUES = -5
+"""The first word of those that say at which values to look, before there can be a plan."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
 _KEYS = ("CPU", "CUDA")
@@ -209,10 +211,14 @@ class _Taught:
             result = run()
             if wanted == 2:
                 self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
-        elif wanted == 2 and not is_captured(call.tensors):
+        elif wanted >= 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
-            self._add_plan(call, recorder.plan(result), recorder.problem, row)
+            plan = recorder.plan(result, may_look=True)
+            if plan is not None and plan.looks and wanted == 2:
+                self._add_words([_BY_VALUES, *itertools.chain(*plan.looks)], row)
+            else:
+                self._add_plan(call, plan, recorder.problem, row)
         else:
             result = run()
         self._add_entry(call, self._counter.calls_of(call, decision), row)
@@ -327,7 +333,7 @@ class _Memory:
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, _number_of(note), bool(note.allowed)))
+        return bool(self.player.dm_note(number, _number_of(note)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""

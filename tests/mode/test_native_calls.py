@@ -25,6 +25,9 @@ from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from detmode.rules import default_rules
+from detmode.table.conditions import on
+from detmode.table.rule import RUN_TO_RUN, Native, Rule
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -531,11 +534,22 @@ class Gathered(torch.autograd.Function):
         return added(grad, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
 
 
+class Quiet(torch.nn.Module):
+    """Adds at indices without gradients, which a checkpoint does again in its backward."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            offset = added(x, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+        return gathered(x + offset)
+
+
+QUIET = Quiet()
 BACKWARDS = {
     "of an operator": gathered,
     "of a function of Python's": lambda x: Gathered.apply(x).sum(),
     "of a checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=False),
     "of a re-entrant checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=True),
+    "of a re-entrant checkpoint of a module": lambda x: checkpoint(QUIET, x, use_reentrant=True),
     "twice": lambda x: torch.autograd.grad(gathered(x), x, create_graph=True)[0].square().sum(),
     "in another thread": gathered,
 }
@@ -568,6 +582,28 @@ def test_backwards_after_a_region(name, warn_only, replays, monkeypatch):
         actions[line[1]] += count
     assert actions["allow"] >= 4
     assert actions["substitute"] >= 8
+
+
+def test_a_region_reaches_the_backward_of_a_backward(replays, monkeypatch):
+    """What was allowed at a forward is passed on to the nodes of its backward."""
+    gather = Rule(
+        op="aten::gather", when=on("cuda"), action=Native(), guarantee=RUN_TO_RUN, because="a test"
+    )
+    pool = torch.ops.aten.max_pool3d_with_indices
+
+    def program():
+        x = torch.ones(1, 1, 4, 4, 4, requires_grad=True)
+        for i in range(12):
+            with allow("aten::gather") if i % 3 == 2 else nullcontext():
+                values, _ = pool(x, [2, 2, 2])
+            (grad,) = torch.autograd.grad(values.square().sum(), x, create_graph=True)
+            grad.square().sum().backward()
+
+    table = default_rules() + [gather]
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=table, warn_only=True)
+    assert by_player == in_python
+    gathered = {line[1]: count for line, count, *_ in by_player if "gather" in line[0]}
+    assert gathered == {"native": 8, "allow": 4}
 
 
 def test_a_region_of_another_thread(replays, monkeypatch):

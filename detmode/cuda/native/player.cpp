@@ -11,8 +11,10 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -84,8 +86,9 @@ struct Chains {  // by hash; values are added and never taken out
 
 enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
 // In the place of steps. ATen's kernel makes the call: counted, uncounted, counted but not while
-// PyTorch's flag only warns. Or Python makes it.
-enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4 };
+// PyTorch's flag only warns. Or Python makes it. Or values decide on sizes, and these on the plan.
+enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4, BY_VALUES = -5 };
+enum Look : Word { NONZERO, LARGEST };  // at the values of a tensor
 
 struct Plan {
   Words key;
@@ -97,6 +100,10 @@ struct Table {  // of a block
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
+
+  const Plan* plan_for(const auto& key) const {
+    return plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+  }
 };
 
 struct Op {
@@ -126,7 +133,7 @@ PyObject* host_step = nullptr;  // makes a step of a plan on the host
 struct Pending {
   const Op* op = nullptr;
   uint64_t table = 0, hash = 0;
-  bool shares_memory = false;
+  bool shares_memory = false, has_sizes = false;
   Words key;  // empty where no plan is wanted
 };
 thread_local Pending pending;
@@ -212,8 +219,6 @@ std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t nu
   return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
 }
 
-constexpr uint32_t ALLOWED = 1u << 31;  // in an entry: an allow region was open
-
 // Its class is not exported.
 bool is_pythons(const torch::autograd::Node& node) {
   return !strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE");
@@ -245,8 +250,9 @@ uint64_t place() {
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
   const uint32_t forward = noted(*node);
-  // Python knows what was allowed; the backward of its functions is in the regions of the forward.
-  if (had_regions && (!forward || forward & ALLOWED || is_pythons(*node))) return 0;
+  // Python knows what was allowed where there is no note, what is allowed in the backward of its
+  // functions, and what to pass on to the nodes of a backward.
+  if (had_regions && (!forward || is_pythons(*node) || at::GradMode::is_enabled())) return 0;
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
@@ -270,6 +276,22 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
+  std::deque<at::Tensor> places;  // of what is not zero
+  // Adds the sizes that values decide on; false if Python is to look.
+  bool add_sizes(const Words& looks) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (size_t i = 1; i < looks.size(); i += 3) {
+      const at::Tensor& values = *tensors[looks[i + 1]];
+      if (looks[i] == NONZERO) {
+        put(places.emplace_back(at::nonzero(values)));
+        continue;
+      }
+      const auto [smallest, largest] = at::aminmax(values);
+      if (smallest.item().toLong() < 0) return false;
+      put(std::max(largest.item().toLong() + 1, looks[i + 2]));
+    }
+    return is_plain;
+  }
   bool makes_node() const { return needs_grad && at::GradMode::is_enabled(); }
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
@@ -470,14 +492,16 @@ struct Kernel final : c10::OperatorKernel {
 
   // Counts a call and makes it; false if Python is to make it, and to learn what is next.
   bool act(c10::DispatchKeySet set, Stack* stack, Pending& next) {
-    const Key key(op, stack->data() + stack->size() - op.n_arguments);
+    Key key(op, stack->data() + stack->size() - op.n_arguments);
     if (!key.is_plain) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = active.load();
     if (!table) return false;
-    const Plan* plan =
-        table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+    const Plan* plan = table->plan_for(key);
+    const bool by_values = plan && plan->steps[0] == BY_VALUES;
+    if (by_values && !key.add_sizes(plan->steps)) return false;
+    if (by_values) plan = table->plan_for(key);
     if (plan && plan->steps[0] == NEVER) return false;
     const bool is_passed = plan && plan->steps[0] == PASSED;
     if (is_passed && !key.makes_node()) return call_aten(set, stack);
@@ -485,7 +509,7 @@ struct Kernel final : c10::OperatorKernel {
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
     if (!entry || joined != table->number) {
-      next = {&op, table->number, key.hash, key.shares_memory, {}};
+      next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
       // At the second sight: what is met once leaves nothing behind.
       if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
         next.key.assign(key.words, key.words + key.n);
@@ -601,11 +625,11 @@ void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
 
-// What is to be learned from the call in this thread: 0 nothing, an entry, or a plan, too; and, as
-// the rest of that number, of which operator.
+// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one
+// for the sizes that values decide on; and, as the rest of that number, of which operator.
 int dm_pending(uint64_t table) {
   if (!pending.op || pending.table != table) return 0;
-  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2);
+  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2 + pending.has_sizes);
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
@@ -621,11 +645,9 @@ int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
   if (!table->entries.find(hash)) table->entries.add(hash, entry);
   return 1;
 }
-int dm_note(uint64_t number, uint32_t entry, int is_allowed) {
-  return note(number, is_allowed ? entry | ALLOWED : entry);
-}
+int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
 uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
   const auto node = torch::autograd::get_current_node();
-  return node ? noted(*node) & ~ALLOWED : 0;
+  return node ? noted(*node) : 0;
 }
 }
