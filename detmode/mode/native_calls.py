@@ -31,7 +31,7 @@ from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Check, Launch, Plan
 from detmode.cuda.recorder import recording
 from detmode.mode.decide import Decision
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.overload_info import OverloadInfo
@@ -61,8 +61,8 @@ _BY_VALUES = -5
 """The first word of those that say at which values to look, before there can be a plan."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
-_KEYS = ("CPU", "CUDA")
-"""The keys at which the player stands."""
+_KEYS, _ABOVE = ("CPU", "CUDA"), ("AutogradCPU", "AutogradCUDA")
+"""The keys at which the player makes calls, and those at which it notes them."""
 _LOG = 1 << 13
 
 
@@ -147,6 +147,11 @@ class NativeLevel(Level):
         run = functools.partial(super().perform, call, decision)
         return self.taught.perform(call, decision, run, wanted)
 
+    def note(self, call: Located, number: int) -> None:
+        """Note the place of a call, and teach it the player."""
+        super().note(call, number)
+        self.taught.learn_place(call)
+
     def let_run(self, call: Handled) -> Any:
         """Make a call that is not counted, and teach the player that it is not."""
         self.taught.learn_passed(call)
@@ -196,11 +201,13 @@ class _Taught:
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        pending: int = self._player.dm_pending(self._number)
+        wanted = self._wanted_of(func)
         # The kernel may be there for a block with another table.
-        if not pending or _funcs.get(pending >> 2) is not func or not _is_taught(self._rules, func):
-            return 0
-        return pending & 3
+        return wanted if wanted and _is_taught(self._rules, func) else 0
+
+    def _wanted_of(self, func: torch._ops.OpOverload) -> int:
+        pending: int = self._player.dm_pending(self._number)
+        return pending & 3 if pending and _funcs.get(pending >> 2) is func else 0
 
     def perform(
         self, call: Handled, decision: Decision, run: Callable[[], Any], wanted: int
@@ -237,6 +244,12 @@ class _Taught:
             self._add_entry(call, None, row)
         self._forget_if_full()
 
+    def learn_place(self, call: Located) -> None:
+        """Teach the player the place of a call that is noted for its backward."""
+        if call.site is not None and self._wanted_of(call.func):
+            self._add_entry(call, None, 0)
+            self._forget_if_full()
+
     def _forget_if_full(self) -> None:
         if min(self._left.values()) <= 0:
             self.forget()
@@ -265,7 +278,7 @@ class _Taught:
         self._left["steps"] -= 1
         return host_steps.number_for(step, plan)
 
-    def _add_entry(self, call: Handled, calls: ModuleCalls | None, row: int) -> None:
+    def _add_entry(self, call: Handled | Located, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
         if calls is not None:
@@ -281,7 +294,7 @@ class _Taught:
             self._known[calls, note] = number
         self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
-    def _is_noted_as(self, call: Handled) -> bool:
+    def _is_noted_as(self, call: Handled | Located) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = _entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
@@ -391,7 +404,7 @@ _funcs: dict[int, torch._ops.OpOverload] = {}
 
 def _op(level: NativeLevel, place: Place) -> int:
     """Return the number of an operator at a key; -1 if the player stands not there."""
-    if place.key not in _KEYS or not place.decides:
+    if place.key not in (_KEYS if place.decides else _ABOVE):
         return -1
     if place.label not in _ops:
         schema = place.func._schema

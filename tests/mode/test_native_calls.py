@@ -26,6 +26,8 @@ from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
 from detmode.rules import default_rules
+from detmode.sites import forward_memory
+from detmode.sites.forward_memory import ForwardMemory
 from detmode.table.conditions import on
 from detmode.table.rule import RUN_TO_RUN, Native, Rule
 from detmode.verify.cases import call
@@ -367,6 +369,91 @@ def test_calls_that_do_not_vary(warn_only, replays, in_python, monkeypatch):
     assert by_player == by_python
     assert len(by_player) == 1  # of the one line in which both forwards are called
     assert numbers[1] == 0
+
+
+def by_values(seed):
+    """Puts and adds at masks, forward and backward, and bins of weights, as many as values say."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(5, 4, generator=generator, requires_grad=True)
+    mask = torch.rand(5, 4, generator=generator) < 0.2 * seed
+    values = torch.randn(int(mask.sum()), generator=generator)
+    x[mask].square().sum().backward()
+    with torch.no_grad():
+        put = x.index_put([mask], values)
+        put.index_put_([mask[:, 0]], x[:1], accumulate=True)
+        put[mask] = values + 1
+    bins = torch.randint(0, 2 + seed, (9,), generator=generator)
+    return [x.grad, put, bins.bincount(torch.rand(9, generator=generator), minlength=4)]
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_sizes_by_values(warn_only, replays, in_python, monkeypatch):
+    """Masks and bins of other counts at each call, and then of known counts."""
+
+    def program():
+        results = []
+        for seed in [1, 2, 3, 4] * 6:
+            numbers.append(in_python(lambda seed=seed: results.extend(by_values(seed))))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert replays() > 12
+    assert sum(numbers[-3:]) == 0  # where values are more than one
+
+
+def test_a_negative_bin(replays, monkeypatch):
+    """It is ATen's error, also after calls that were made without Python."""
+    bins, weights = torch.tensor([1, 0, 2]), torch.ones(3)
+
+    def program():
+        for _ in range(5):
+            bins.bincount(weights)
+        with pytest.raises(RuntimeError) as raised:
+            (bins - 1).bincount(weights)
+        return str(raised.value), bins.bincount(weights)
+
+    ((text, expected), in_python), ((own_text, bits), by_player) = both(monkeypatch, program)
+    assert (own_text, bits.tolist()) == (text, expected.tolist())
+    assert by_player == in_python
+
+
+def noting(model, x):
+    """Calls whose backward is listed: a lookup, padding, pooling; without gradients, too."""
+    y = F.pad(model(x)[None], [1, 1], mode="reflect")
+    with torch.no_grad():
+        F.pad(y, [1, 1], mode="reflect")
+    return F.adaptive_avg_pool1d(y, 3).square().sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_forwards_are_noted_without_python(warn_only, replays, monkeypatch):
+    """The backward has the lines and modules of forwards whose kernels stand at autograd's key."""
+    model, x = torch.nn.Embedding(4, 6), torch.tensor([0, 1, 1])
+    located, find_site = [], ForwardMemory.find_site
+
+    def program():
+        for _ in range(6):
+            before = len(located)
+            noting(model, x).backward()
+            numbers.append(len(located) - before)
+
+    numbers = []
+    code = compile(
+        "def find_site(*args, **kwargs):\n    count()\n    return original(*args, **kwargs)",
+        forward_memory.__file__,
+        "exec",
+    )
+    names = {"count": lambda: located.append(None), "original": find_site}
+    exec(code, names)
+    monkeypatch.setattr(ForwardMemory, "find_site", names["find_site"])
+    (_, in_python), (_, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert by_player == in_python
+    assert {"Embedding"} <= {name for row in by_player for name in row[2]}
+    assert numbers[5] >= 3
+    assert numbers[-1] == 0
 
 
 def test_the_verdict_on_several_processes(replays, monkeypatch):

@@ -111,7 +111,8 @@ struct Op {
   c10::DispatchKey key;
   size_t n_arguments;
   int number;
-  bool is_taught = false;                                // else all calls are Python's
+  bool is_above;           // at autograd's key, where places are noted
+  bool is_taught = false;  // else all calls are Python's
   std::optional<c10::SafeKernelFunction> native, below;  // ATen's kernel; detmode's in Python
   std::optional<c10::RegistrationHandleRAII> registration;
 };
@@ -219,11 +220,6 @@ std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t nu
   return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
 }
 
-// Its class is not exported.
-bool is_pythons(const torch::autograd::Node& node) {
-  return !strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE");
-}
-
 uint32_t noted(const torch::autograd::Node& node) {
   // Writing to a view: the node of the copy is made right after the one of the operator.
   const bool is_copy = typeid(node) == typeid(torch::autograd::CopySlices);
@@ -247,12 +243,12 @@ uint64_t place() {
   if (!find_frames(user, module)) return 0;
   const auto node = torch::autograd::get_current_node();
   if (!node) return user ? mix(user, module) : 0;
+  const uint32_t forward = noted(*node);
+  // What was allowed where there is no note, and what is to be passed on to the nodes of a
+  // backward, Python knows.
+  if (had_regions && (!forward || at::GradMode::is_enabled())) return 0;
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
-  const uint32_t forward = noted(*node);
-  // Python knows what was allowed where there is no note, what is allowed in the backward of its
-  // functions, and what to pass on to the nodes of a backward.
-  if (had_regions && (!forward || is_pythons(*node) || at::GradMode::is_enabled())) return 0;
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
@@ -484,16 +480,40 @@ struct Kernel final : c10::OperatorKernel {
     if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && !n_regions && op.is_taught &&
-                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
-                         at::globalContext().deterministicAlgorithms();
-    if (!may_act || !act(set, stack, next)) hand_over(std::move(next), set, stack);
+    const bool may_act =
+        !in_python && active.load() && !n_regions && !c10::impl::TorchDispatchModeTLS::stack_len();
+    const bool is_made = may_act && (op.is_above ? call_noted(set, stack, next)
+                                                 : op.is_taught && act(set, stack, next));
+    if (!is_made) hand_over(std::move(next), set, stack);
+  }
+
+  // Makes a call at autograd's key, and notes its place for its backward.
+  bool call_noted(c10::DispatchKeySet set, Stack* stack, Pending& next) {
+    const auto needs_grad = [](const auto& v) {
+      return v.isTensor() && v.toTensor().requires_grad();
+    };
+    const bool may_make_node =
+        std::any_of(stack->end() - op.n_arguments, stack->end(), [&](const c10::IValue& v) {
+          return v.isList() ? std::ranges::any_of(v.toListRef(), needs_grad) : needs_grad(v);
+        });
+    if (!may_make_node || !at::GradMode::is_enabled()) return call_aten(set, stack);
+    lookers++;
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    const Table* table = active.load();
+    if (!table) return false;
+    next = {&op, table->number};
+    const uint64_t where = place(), number = at::sequence_number::peek();
+    const uint32_t* entry = where ? table->entries.find(entry_hash(op, 0, where)) : nullptr;
+    if (!entry) return false;
+    call_aten(set, stack);
+    if (at::sequence_number::peek() != number) note(number, *entry);
+    return true;
   }
 
   // Counts a call and makes it; false if Python is to make it, and to learn what is next.
   bool act(c10::DispatchKeySet set, Stack* stack, Pending& next) {
     Key key(op, stack->data() + stack->size() - op.n_arguments);
-    if (!key.is_plain) return false;
+    if (!key.is_plain || !at::globalContext().deterministicAlgorithms()) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = active.load();
@@ -567,7 +587,8 @@ int dm_op(const char* name, const char* overload, const char* key) {
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!handle) return -1;
   const size_t n_arguments = handle->schema().arguments().size();
-  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size())});
+  const bool is_above = std::string_view(key).starts_with("Autograd");
+  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size()), is_above});
   return ops.size() - 1;
 }
 // Before detmode's kernel is registered.
