@@ -604,6 +604,28 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
     assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
 
 
+@pytest.mark.parametrize("action", ["allow", "native", "warn"])
+@pytest.mark.filterwarnings("ignore")  # what varies
+def test_overrides_of_operators(action, replays, monkeypatch):
+    """Calls of an operator that overrides name are Python's, and those of others are made again."""
+
+    def program():
+        for _ in range(5):
+            before = replays()
+            torch.ones(4).cumsum(0)
+            gathered(torch.ones(3, 3, requires_grad=True)).backward()
+            of_named.append(replays() - before)
+            added(*data())
+        others.append(replays() - sum(of_named[-5:]))
+
+    of_named, others = [], []
+    overrides = {"aten::cumsum": action, "aten::scatter_add": action}
+    (_, in_python), (_, by_player) = both(monkeypatch, program, overrides=overrides)
+    assert by_player == in_python
+    assert of_named == [0] * 10
+    assert others[-1] >= 3
+
+
 def gathered(x):
     """Adds at indices in its backward."""
     return x.gather(0, torch.tensor([[0, 0, 2], [1, 1, 1]])).sin().sum()
