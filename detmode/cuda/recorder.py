@@ -155,6 +155,7 @@ class Recorder(TorchDispatchMode):
         self._ranges = [range_of(tensor) for tensor in inputs]
         self._n_inputs = len(inputs)
         self._looks: list[Look] = []
+        self._problem_of_looks: str | None = None
         self._device = inputs[0].device if inputs else None
         if share_memory(self._ranges):
             # An address would not say which of them is meant.
@@ -197,8 +198,14 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = outer
 
-    def look(self, kind: int, values: Tensor, least: int = 0) -> bool:
-        """Note that values are looked at; return false if they are not those of an input."""
+    def look(self, look: Look, values: Tensor, problem: str) -> None:
+        """Note that values are looked at, those of an input before anything else is done.
+
+        Args:
+            look: all except the slot.
+            values: those.
+            problem: of a plan that may not look, or of other values.
+        """
         same = (
             slot
             for slot, tensor in enumerate(self._slots[: self._n_inputs])
@@ -206,15 +213,15 @@ class Recorder(TorchDispatchMode):
         )
         slot = next(same, None)
         if slot is None or self._steps:
-            return False
-        self._looks.append(Look(kind, slot, least))
-        return True
+            return self.refuse(problem)
+        self._looks.append(look._replace(slot=slot))
+        self._problem_of_looks = self._problem_of_looks or problem
+        return None
 
     def one_above(self, values: Tensor, least: int) -> int | None:
         """Return :func:`one_above`, and note it."""
         with torch._C.DisableTorchFunction():
-            if not self.look(LARGEST, values, least):
-                self.refuse(_HOST_READ)
+            self.look(Look(LARGEST, CONSTANT, least), values, _HOST_READ)
         outer, self._is_paused = self._is_paused, True
         try:
             return _one_above(values, least)
@@ -238,7 +245,9 @@ class Recorder(TorchDispatchMode):
         tensors = results or tensors_in((*args, *kwargs.values()))
         if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
             return None
-        if func._schema.name == "aten::nonzero" and self.look(NONZERO, args[0]):
+        if func._schema.name == "aten::nonzero":
+            problem = f"{func}: {_REFUSED_TAGS[torch.Tag.dynamic_output_shape]}"
+            self.look(Look(NONZERO, CONSTANT, 0), args[0], problem)
             self._slots.append(result)
             self._ranges.append(range_of(result))
             self._n_inputs += 1
@@ -339,8 +348,8 @@ class Recorder(TorchDispatchMode):
             result: of the call.
             may_look: it may look at values before its steps.
         """
-        if self._looks and not may_look:
-            self.refuse("values decide on sizes")
+        if self._problem_of_looks is not None and not may_look:
+            self.refuse(self._problem_of_looks)
         is_tuple = isinstance(result, (tuple, list))
         values = list(result) if is_tuple else [result]
         slots = [None if value is None else self._returned(value) for value in values]
