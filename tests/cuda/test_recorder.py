@@ -208,7 +208,7 @@ def test_a_plan_that_may_look_begins_with_looks() -> None:
     x, numbers = torch.tensor([0.0, 2.0, 3.0]), torch.tensor([4, 1])
     plan = looked(lambda x, n: new_full(x, (one_above(n, 2), len(x.nonzero())), 1), x, numbers)
     assert isinstance(plan, Plan)
-    assert plan.looks == ((NONZERO, 0, 0), (LARGEST, 1, 2))
+    assert plan.looks == ((LARGEST, 1, 2), (NONZERO, 0, 0))
     assert [form.sizes for form in plan.inputs] == [(3,), (2,), (2, 1)]
     problem = "the size of a result depends on values"
     assert problem in str(looked(lambda x: (clone(x), x.nonzero())[0], x))
