@@ -198,7 +198,7 @@ def test_what_is_not_known_is_refused(function: Callable[..., Any], problem: str
 
 
 def test_a_plan_that_may_look_begins_with_looks() -> None:
-    """What is found is an input more; a look after a step, or at other values, is refused."""
+    """A look finds one more input; one after a step, or at other values, is refused."""
 
     def looked(function: Callable[..., Any], *inputs: torch.Tensor) -> Plan | str | None:
         with recording(inputs) as recorder:

@@ -693,7 +693,7 @@ def test_backwards_after_a_region(name, warn_only, replays, monkeypatch):
 
 
 def test_a_region_reaches_the_backward_of_a_backward(replays, monkeypatch):
-    """What was allowed at a forward is passed on to the nodes of its backward."""
+    """The nodes of a backward take over what was allowed at the forward."""
     gather = Rule(
         op="aten::gather", when=on("cuda"), action=Native(), guarantee=RUN_TO_RUN, because="a test"
     )
