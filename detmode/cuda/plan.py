@@ -27,6 +27,7 @@ __all__ = [
     "Fill",
     "Form",
     "Launch",
+    "Look",
     "Plan",
     "Pointer",
     "Step",
@@ -160,17 +161,37 @@ EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
 """The first word of a step."""
 
 
+class Look(NamedTuple):
+    """Look at the values of a slot on the host, for a number or a size that they decide on.
+
+    Args:
+        kind: ``NONZERO``: where it is not zero, which is one slot more; or ``LARGEST``: one more
+            than its largest number.
+        slot: an input of the plan.
+        least: that number is at least.
+    """
+
+    kind: int
+    slot: int
+    least: int
+
+
+NONZERO, LARGEST = 0, 1
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The steps of a call.
 
     Args:
-        inputs: the forms of the call's tensors, which are the first slots.
+        inputs: the forms of the call's tensors, which are the first slots, and of what looks make.
         device: ``"cuda"`` or ``"cpu"``.
         steps: in order. Allocations come before what uses them.
         results: the slots that the call returns; None for a result that is None.
         is_tuple: whether it returns a tuple.
         writes: the inputs that the call writes to. No input may share memory with them.
+        looks: at values of inputs, in order, before the steps: what they decide on is a condition
+            of the plan.
     """
 
     inputs: tuple[Form, ...]
@@ -179,6 +200,7 @@ class Plan:
     results: tuple[int | None, ...]
     is_tuple: bool
     writes: tuple[int, ...] = ()
+    looks: tuple[Look, ...] = ()
 
     def words(self, number: Any) -> list[int] | None:
         """The plan as numbers for the player in C++; None if it has a step of Python's.

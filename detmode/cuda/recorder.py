@@ -24,6 +24,8 @@ from torch.utils._pytree import tree_map_only
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
 from detmode.cuda.plan import (
     CONSTANT,
+    LARGEST,
+    NONZERO,
     NOWHERE,
     AtenCall,
     Check,
@@ -32,6 +34,7 @@ from detmode.cuda.plan import (
     Fill,
     Form,
     Launch,
+    Look,
     Plan,
     Pointer,
     Step,
@@ -43,7 +46,7 @@ from detmode.cuda.plan import (
 from detmode.process.arguments import tensors_in
 from detmode.process.undo import Undo
 
-__all__ = ["host_check", "recorder", "recording"]
+__all__ = ["host_check", "one_above", "recorder", "recording"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,8 +58,9 @@ _STEP = 512
 _HOST_READS = frozenset(
     getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
 )
+_HOST_READ = "values are read on the host"
 _REFUSED_TAGS = {
-    torch.Tag.data_dependent_output: "values are read on the host",
+    torch.Tag.data_dependent_output: _HOST_READ,
     torch.Tag.dynamic_output_shape: "the size of a result depends on values",
     torch.Tag.nondeterministic_seeded: "random numbers are drawn",
 }
@@ -124,7 +128,7 @@ class _HostReads(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _HOST_READS:
-            self._recorder.refuse("values are read on the host")
+            self._recorder.refuse(_HOST_READ)
         return func(*args, **(kwargs or {}))
 
 
@@ -150,6 +154,8 @@ class Recorder(TorchDispatchMode):
         self._slots: list[Tensor] = list(inputs)
         self._ranges = [range_of(tensor) for tensor in inputs]
         self._n_inputs = len(inputs)
+        self._looks: list[Look] = []
+        self._problem_of_looks: str | None = None
         self._device = inputs[0].device if inputs else None
         if share_memory(self._ranges):
             # An address would not say which of them is meant.
@@ -192,6 +198,36 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = outer
 
+    def look(self, look: Look, values: Tensor, problem: str) -> None:
+        """Note that values are looked at, those of an input before anything else is done.
+
+        Args:
+            look: all except the slot.
+            values: those.
+            problem: of a plan that may not look, or of other values.
+        """
+        same = (
+            slot
+            for slot, tensor in enumerate(self._slots[: self._n_inputs])
+            if tensor.is_set_to(values) and values.numel() > 0
+        )
+        slot = next(same, None)
+        if slot is None or self._steps:
+            return self.refuse(problem)
+        self._looks.append(look._replace(slot=slot))
+        self._problem_of_looks = self._problem_of_looks or problem
+        return None
+
+    def one_above(self, values: Tensor, least: int) -> int | None:
+        """Return :func:`one_above`, and note it."""
+        with torch._C.DisableTorchFunction():
+            self.look(Look(LARGEST, CONSTANT, least), values, _HOST_READ)
+        outer, self._is_paused = self._is_paused, True
+        try:
+            return _one_above(values, least)
+        finally:
+            self._is_paused = outer
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -208,6 +244,13 @@ class Recorder(TorchDispatchMode):
         results = tensors_in([result])
         tensors = results or tensors_in((*args, *kwargs.values()))
         if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+            return None
+        if func._schema.name == "aten::nonzero":
+            problem = f"{func}: {_REFUSED_TAGS[torch.Tag.dynamic_output_shape]}"
+            self.look(Look(NONZERO, CONSTANT, 0), args[0], problem)
+            self._slots.append(result)
+            self._ranges.append(range_of(result))
+            self._n_inputs += 1
             return None
         for tag, problem in _REFUSED_TAGS.items():
             if tag in func.tags:
@@ -298,8 +341,15 @@ class Recorder(TorchDispatchMode):
 
     # The plan
 
-    def plan(self, result: Any) -> Plan | None:
-        """The plan of the call that has given a result; None if there is a problem."""
+    def plan(self, result: Any, *, may_look: bool = False) -> Plan | None:
+        """The plan of the call that has given a result; None if there is a problem.
+
+        Args:
+            result: of the call.
+            may_look: it may look at values before its steps.
+        """
+        if self._problem_of_looks is not None and not may_look:
+            self.refuse(self._problem_of_looks)
         is_tuple = isinstance(result, (tuple, list))
         values = list(result) if is_tuple else [result]
         slots = [None if value is None else self._returned(value) for value in values]
@@ -318,6 +368,7 @@ class Recorder(TorchDispatchMode):
             results=tuple(None if slot is None else moved[slot].slot for slot in slots),
             is_tuple=is_tuple,
             writes=self._writes,
+            looks=tuple(self._looks),
         )
 
     def _returned(self, value: Any) -> int | None:
@@ -377,6 +428,27 @@ class Recorder(TorchDispatchMode):
 _NONE = Form(torch.uint8, (), ())
 _ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
 """Operators that look at no values."""
+
+
+def one_above(values: Tensor, least: int) -> int | None:
+    """Return one more than the largest of integers, or ``least`` if that is more.
+
+    A plan looks again, so what is launched afterwards may depend on the number.
+
+    Args:
+        values: integers, at least one.
+        least: for smaller ones.
+
+    Returns:
+        ``None`` if one is negative.
+    """
+    here = _thread.recorder
+    return _one_above(values, least) if here is None else here.one_above(values, least)
+
+
+def _one_above(values: Tensor, least: int) -> int | None:
+    smallest, largest = torch.stack(torch.aminmax(values)).tolist()
+    return None if smallest < 0 else max(largest + 1, least)
 
 
 def host_check(function: F) -> F:

@@ -78,12 +78,13 @@ class Located:
         overload: the facts about the overload.
 
     Attributes:
-        name, names, notes, site: as of a :class:`Handled` call.
+        func, name, names, notes, site: as of a :class:`Handled` call.
     """
 
-    __slots__ = ("name", "names", "notes", "site")
+    __slots__ = ("func", "name", "names", "notes", "site")
 
     def __init__(self, overload: OverloadInfo) -> None:
+        self.func = overload.func
         self.name, self.names = overload.name, overload.names
         self.site: CallSite | None = None
         self.notes: Sequence[Note] | None = None

@@ -15,7 +15,7 @@ from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Decision, launcher_missing
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Handled, Located
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.module_overrides import action_in
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
@@ -233,6 +233,10 @@ class Interception(CompiledInside):
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
+
+    def note(self, call: Located, number: int) -> None:
+        """Note the place of a call for the backward of the node that it has made."""
+        self.memory.remember_call(call, self.counter.paths, number)
 
     def let_run(self, call: Handled) -> Any:
         """Make a call that does not vary, or that no rule lists."""

@@ -332,7 +332,7 @@ def _note(func: torch._ops.OpOverload, number: int) -> None:
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        level.memory.remember_call(Located(overload), level.counter.paths, number)
+        level.note(Located(overload), number)
 
 
 _MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}

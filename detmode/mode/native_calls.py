@@ -7,8 +7,8 @@ arguments are met again, or that ATen makes the call; and the row in which calls
 counted. What the player has made it writes to a log, from
 which Python counts before it counts a call itself, and before a report.
 
-The player acts while one block is open, which lists, in no allow region, with no override: what the
-decision on a call then depends on is in its key. All else is Python's.
+The player acts while one block is open, which lists, and no allow region, for operators that no
+override names: what the decision on a call then depends on is in its key. All else is Python's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Check, Launch, Plan
 from detmode.cuda.recorder import recording
 from detmode.mode.decide import Decision
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.overload_info import OverloadInfo
@@ -57,10 +57,12 @@ __tracebackhide__ = True
 _NATIVE, _NEVER, _PASSED, _STRICT = [-1], [-2], [-3], [-4]
 """The words of a plan for ATen's own kernel, of one that there is not, for uncounted calls, and for
 a kernel of ATen's that needs PyTorch's strict flag."""
+_BY_VALUES = -5
+"""The first word of those that say at which values to look, before there can be a plan."""
 _PLANS, _ENTRIES = 1 << 13, 1 << 15
 """The most of what the player is taught; then it forgets everything, and learns again."""
-_KEYS = ("CPU", "CUDA")
-"""The keys at which the player stands."""
+_KEYS, _ABOVE = ("CPU", "CUDA"), ("AutogradCPU", "AutogradCUDA")
+"""The keys at which the player makes calls, and those at which it notes them."""
 _LOG = 1 << 13
 
 
@@ -106,7 +108,7 @@ class NativeLevel(Level):
     ) -> Any:
         """Intercept a call, which is counted after those that the player has made."""
         count_calls()
-        if overload.plans is not None and self.taught.is_wanted(overload.func):
+        if overload.plans is not None and self.taught.is_wanted(overload):
             # Else the player in Python would make it, and this one learn nothing.
             overload = copy.copy(overload)
             overload.plans = None
@@ -151,11 +153,18 @@ class NativeLevel(Level):
         """Carry out the decision, and teach the player what it does not know."""
         is_substituted = decision.action == "substitute" and call.launches_on is not None
         is_known = is_substituted or decision.action == "native"
-        wanted = self.taught.is_wanted(call.func) if is_known and not decision.unavailable else 0
+        wanted = (
+            self.taught.is_wanted(call.overload) if is_known and not decision.unavailable else 0
+        )
         if not wanted:
             return super().perform(call, decision)
         run = functools.partial(super().perform, call, decision)
         return self.taught.perform(call, decision, run, wanted)
+
+    def note(self, call: Located, number: int) -> None:
+        """Note the place of a call, and teach it the player."""
+        super().note(call, number)
+        self.taught.learn_place(call)
 
     def let_run(self, call: Handled) -> Any:
         """Make a call that is not counted, and teach the player that it is not."""
@@ -224,15 +233,15 @@ class _Taught:
         if self._is_active:
             self.activate(True)
 
-    def is_wanted(self, func: torch._ops.OpOverload) -> int:
+    def is_wanted(self, overload: OverloadInfo) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        pending: int = self._player.dm_pending(self._number)
+        wanted = self._wanted_of(overload.func) if overload.override is None else 0
         # The kernel may be there for a block with another table.
-        if not pending or _funcs.get(pending >> 2) is not func:
-            return 0
-        if not _has_all_in_key(self._rules, func):
-            return 0
-        return pending & 3
+        return wanted if wanted and _has_all_in_key(self._rules, overload.func) else 0
+
+    def _wanted_of(self, func: torch._ops.OpOverload) -> int:
+        pending: int = self._player.dm_pending(self._number)
+        return pending & 3 if pending and _funcs.get(pending >> 2) is func else 0
 
     def perform(
         self, call: Handled, decision: Decision, run: Callable[[], Any], wanted: int
@@ -243,13 +252,17 @@ class _Taught:
             result = run()
             if wanted == 2:
                 self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
-        elif wanted == 2 and not native.launches_on(call.launches_on or "cpu"):
+        elif wanted >= 2 and not native.launches_on(call.launches_on or "cpu"):
             result = run()
             self._add_words(_NEVER, row)
-        elif wanted == 2 and not is_captured(call.tensors):
+        elif wanted >= 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
-            self._add_plan(call, recorder.plan(result), recorder.problem, row)
+            plan = recorder.plan(result, may_look=True)
+            if plan is not None and plan.looks and wanted == 2:
+                self._add_words([_BY_VALUES, *itertools.chain(*plan.looks)], row)
+            else:
+                self._add_plan(call, plan, recorder.problem, row)
         else:
             result = run()
         self._add_entry(call, self._counter.calls_of(call, decision), row)
@@ -258,7 +271,7 @@ class _Taught:
 
     def learn_passed(self, call: Handled) -> None:
         """Teach the player a call that is made by ATen, uncounted, and its place if it has one."""
-        wanted = self.is_wanted(call.func)
+        wanted = self.is_wanted(call.overload)
         if not wanted:
             return
         row = self._rows.setdefault((call.row, None), len(self._rows))
@@ -267,6 +280,12 @@ class _Taught:
         if call.site is not None:
             self._add_entry(call, None, row)
         self._forget_if_full()
+
+    def learn_place(self, call: Located) -> None:
+        """Teach the player the place of a call that is noted for its backward."""
+        if call.site is not None and self._wanted_of(call.func):
+            self._add_entry(call, None, 0)
+            self._forget_if_full()
 
     def _forget_if_full(self) -> None:
         if min(self._left.values()) <= 0:
@@ -296,7 +315,7 @@ class _Taught:
         self._left["steps"] -= 1
         return host_steps.number_for(step, plan)
 
-    def _add_entry(self, call: Handled, calls: ModuleCalls | None, row: int) -> None:
+    def _add_entry(self, call: Handled | Located, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
         if calls is not None:
@@ -313,7 +332,7 @@ class _Taught:
             self._counted.append(number)
         self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
-    def _is_noted_as(self, call: Handled) -> bool:
+    def _is_noted_as(self, call: Handled | Located) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = _entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
@@ -375,7 +394,7 @@ class _Memory:
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, _number_of(note), bool(note.allowed)))
+        return bool(self.player.dm_note(number, _number_of(note)))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
@@ -397,7 +416,7 @@ class _Memory:
 def level_for(mode: BaseMode) -> Level:
     """Return a level of a mode that lists: with the player, where it is built and may act."""
     player = native.player()
-    if player is None or mode.overrides or not mode.policy.substitute:
+    if player is None or mode.forwards_overridden or not mode.policy.substitute:
         return Level(mode)
     if process.native_memory is None:
         _attach(player)
@@ -432,7 +451,7 @@ _funcs: dict[int, torch._ops.OpOverload] = {}
 
 def _op(level: NativeLevel, place: Place) -> int:
     """Return the number of an operator at a key; -1 if the player stands not there."""
-    if place.key not in _KEYS or not place.decides:
+    if place.key not in (_KEYS if place.decides else _ABOVE):
         return -1
     if place.label not in _ops:
         schema = place.func._schema

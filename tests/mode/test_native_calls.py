@@ -26,6 +26,11 @@ from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from detmode.rules import default_rules
+from detmode.sites import forward_memory
+from detmode.sites.forward_memory import ForwardMemory
+from detmode.table.conditions import on
+from detmode.table.rule import RUN_TO_RUN, Native, Rule
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -378,6 +383,91 @@ def test_calls_that_do_not_vary(warn_only, replays, in_python, monkeypatch):
     assert numbers[1] == 0
 
 
+def by_values(seed):
+    """Puts and adds at masks, forward and backward, and bins of weights, as many as values say."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(5, 4, generator=generator, requires_grad=True)
+    mask = torch.rand(5, 4, generator=generator) < 0.2 * seed
+    values = torch.randn(int(mask.sum()), generator=generator)
+    x[mask].square().sum().backward()
+    with torch.no_grad():
+        put = x.index_put([mask], values)
+        put.index_put_([mask[:, 0]], x[:1], accumulate=True)
+        put[mask] = values + 1
+    bins = torch.randint(0, 2 + seed, (9,), generator=generator)
+    return [x.grad, put, bins.bincount(torch.rand(9, generator=generator), minlength=4)]
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_sizes_by_values(warn_only, replays, in_python, monkeypatch):
+    """Masks and bins of other counts at each call, and then of known counts."""
+
+    def program():
+        results = []
+        for seed in [1, 2, 3, 4] * 6:
+            numbers.append(in_python(lambda seed=seed: results.extend(by_values(seed))))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert replays() > 12
+    assert sum(numbers[-3:]) == 0  # where values are more than one
+
+
+def test_a_negative_bin(replays, monkeypatch):
+    """It is ATen's error, also after calls that were made without Python."""
+    bins, weights = torch.tensor([1, 0, 2]), torch.ones(3)
+
+    def program():
+        for _ in range(5):
+            bins.bincount(weights)
+        with pytest.raises(RuntimeError) as raised:
+            torch.tensor([-1, 0, 2]).bincount(weights)
+        return str(raised.value), bins.bincount(weights)
+
+    ((text, expected), in_python), ((own_text, bits), by_player) = both(monkeypatch, program)
+    assert (own_text, bits.tolist()) == (text, expected.tolist())
+    assert by_player == in_python
+
+
+def noting(model, x):
+    """Calls whose backward is listed: a lookup, padding, pooling; without gradients, too."""
+    y = F.pad(model(x)[None], [1, 1], mode="reflect")
+    with torch.no_grad():
+        F.pad(y, [1, 1], mode="reflect")
+    return F.adaptive_avg_pool1d(y, 3).square().sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_forwards_are_noted_without_python(warn_only, replays, monkeypatch):
+    """The backward has the lines and modules of forwards whose kernels stand at autograd's key."""
+    model, x = torch.nn.Embedding(4, 6), torch.tensor([0, 1, 1])
+    located, find_site = [], ForwardMemory.find_site
+
+    def program():
+        for _ in range(6):
+            before = len(located)
+            noting(model, x).backward()
+            numbers.append(len(located) - before)
+
+    numbers = []
+    code = compile(
+        "def find_site(*args, **kwargs):\n    count()\n    return original(*args, **kwargs)",
+        forward_memory.__file__,
+        "exec",
+    )
+    names = {"count": lambda: located.append(None), "original": find_site}
+    exec(code, names)
+    monkeypatch.setattr(ForwardMemory, "find_site", names["find_site"])
+    (_, in_python), (_, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert by_player == in_python
+    assert {"Embedding"} <= {name for row in by_player for name in row[2]}
+    assert numbers[5] >= 3
+    assert numbers[-1] == 0
+
+
 @only_listed
 def test_the_verdict_on_several_processes(replays, monkeypatch):
     """It says that native calls were counted where all have counted them; JSON keeps it."""
@@ -527,6 +617,27 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
     assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
 
 
+@pytest.mark.parametrize("action", ["allow", "native", "warn"])
+@pytest.mark.filterwarnings("ignore")  # what varies
+def test_overrides_of_operators(action, replays, monkeypatch):
+    """Calls of an operator that overrides name are Python's, and those of others are made again."""
+
+    def program():
+        for _ in range(5):
+            before = replays()
+            gathered(torch.ones(3, 3, requires_grad=True)).backward()
+            of_named.append(replays() - before)
+            added(*data())
+        others.append(replays() - sum(of_named[-5:]))
+
+    of_named, others = [], []
+    overrides = {"aten::scatter_add": action}
+    (_, in_python), (_, by_player) = both(monkeypatch, program, overrides=overrides)
+    assert by_player == in_python
+    assert of_named == [0] * 10
+    assert others[-1] >= 3
+
+
 def gathered(x):
     """Adds at indices in its backward."""
     return x.gather(0, torch.tensor([[0, 0, 2], [1, 1, 1]])).sin().sum()
@@ -544,11 +655,22 @@ class Gathered(torch.autograd.Function):
         return added(grad, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
 
 
+class Quiet(torch.nn.Module):
+    """Adds at indices without gradients, which a checkpoint does again in its backward."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            offset = added(x, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+        return gathered(x + offset)
+
+
+QUIET = Quiet()
 BACKWARDS = {
     "of an operator": gathered,
     "of a function of Python's": lambda x: Gathered.apply(x).sum(),
     "of a checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=False),
     "of a re-entrant checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=True),
+    "of a re-entrant checkpoint of a module": lambda x: checkpoint(QUIET, x, use_reentrant=True),
     "twice": lambda x: torch.autograd.grad(gathered(x), x, create_graph=True)[0].square().sum(),
 }
 
@@ -594,6 +716,28 @@ def regions_and_backwards(forward, replays, monkeypatch, run=lambda f: f(), **ar
     assert actions["allow"] >= 4
     assert actions["substitute"] >= 8
     return after
+
+
+def test_a_region_reaches_the_backward_of_a_backward(replays, monkeypatch):
+    """The nodes of a backward take over what was allowed at the forward."""
+    gather = Rule(
+        op="aten::gather", when=on("cuda"), action=Native(), guarantee=RUN_TO_RUN, because="a test"
+    )
+    pool = torch.ops.aten.max_pool3d_with_indices
+
+    def program():
+        x = torch.ones(1, 1, 4, 4, 4, requires_grad=True)
+        for i in range(12):
+            with allow("aten::gather") if i % 3 == 2 else nullcontext():
+                values, _ = pool(x, [2, 2, 2])
+            (grad,) = torch.autograd.grad(values.square().sum(), x, create_graph=True)
+            grad.square().sum().backward()
+
+    table = default_rules() + [gather]
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=table, warn_only=True)
+    assert by_player == in_python
+    gathered = {line[1]: count for line, count, *_ in by_player if "gather" in line[0]}
+    assert gathered == {"native": 8, "allow": 4}
 
 
 @only_listed

@@ -39,7 +39,7 @@ def has_native(action: object) -> bool:
 
 
 def test_native_rows() -> None:
-    """What families say of their operators is what the binaries do; all others are not known."""
+    """Families say of their operators what the binaries do; other libraries' are not known."""
     table, wrong = default_rules(), []
     for row in facts.rows():
         func = facts.resolve(row.rule.op)
@@ -104,7 +104,7 @@ class Library:
         return {self.function_at(at) for at, _ in calls}
 
     def jumps(self, name: str, code: bytes, targets: Collection[int]) -> list[tuple[int, int]]:
-        """Where the code of a jump is followed by the distance of one of the targets."""
+        """The places where the code of a jump comes before the distance of one of the targets."""
         address, offset, size = self.sections[name]
         jumps, length = [], len(code) + 4
         for start in range(0, size, AT_ONCE):

@@ -11,8 +11,10 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -90,8 +92,9 @@ struct Chains {  // by hash; values are added and never taken out
 enum Share : uint8_t { NOTHING, ALL, DENSE, KNOWN };
 enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
 // In the place of steps. ATen's kernel makes the call: counted, uncounted, counted but not while
-// PyTorch's flag only warns. Or Python makes it.
-enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4 };
+// PyTorch's flag only warns. Or Python makes it. Or values decide on sizes, and these on the plan.
+enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4, BY_VALUES = -5 };
+enum Look : Word { NONZERO, LARGEST };  // at the values of a tensor
 
 struct Plan {
   Words key;
@@ -104,6 +107,10 @@ struct Table {  // of a block
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
   std::atomic<Share> shares[MODE_OPS] = {};
+
+  const Plan* plan_for(const auto& key) const {
+    return plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+  }
 };
 
 struct Op {
@@ -111,7 +118,8 @@ struct Op {
   c10::DispatchKey key;
   size_t n_arguments;
   int number;
-  bool is_taught = false;                                // else all calls are Python's
+  bool is_above;           // at autograd's key, where places are noted
+  bool is_taught = false;  // else all calls are Python's
   std::optional<c10::SafeKernelFunction> native, below;  // ATen's kernel; detmode's in Python
   std::optional<c10::RegistrationHandleRAII> registration;
 };
@@ -133,7 +141,7 @@ PyObject* host_step = nullptr;  // makes a step of a plan on the host
 struct Pending {
   const Op* op = nullptr;
   uint64_t table = 0, hash = 0;
-  bool shares_memory = false;
+  bool shares_memory = false, has_sizes = false;
   Words key;  // empty where no plan is wanted
 };
 thread_local Pending pending;
@@ -219,13 +227,6 @@ std::pair<std::atomic<uint64_t>*, uint64_t> note_at(uint64_t thread, uint64_t nu
   return {&notes[(number + mix(4, thread)) % NOTES], tag ? tag : 1ull << 32};
 }
 
-constexpr uint32_t ALLOWED = 1u << 31;  // in an entry: an allow region was open
-
-// Its class is not exported.
-bool is_pythons(const torch::autograd::Node& node) {
-  return !strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE");
-}
-
 uint32_t noted(const torch::autograd::Node& node) {
   // Writing to a view: the node of the copy is made right after the one of the operator.
   const bool is_copy = typeid(node) == typeid(torch::autograd::CopySlices);
@@ -249,11 +250,12 @@ uint64_t place() {
   if (!find_frames(user, module)) return 0;
   const auto node = torch::autograd::get_current_node();
   if (!node) return user ? mix(user, module) : 0;
+  const uint32_t forward = noted(*node);
+  // What was allowed where there is no note, and what is to be passed on to the nodes of a
+  // backward, Python knows.
+  if (had_regions && (!forward || at::GradMode::is_enabled())) return 0;
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
-  const uint32_t forward = noted(*node);
-  // Python knows what was allowed; the backward of its functions is in the regions of the forward.
-  if (had_regions && (!forward || forward & ALLOWED || is_pythons(*node))) return 0;
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
@@ -277,6 +279,22 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
+  std::deque<at::Tensor> places;  // of what is not zero
+  // Adds the sizes that values decide on; false if Python is to look.
+  bool add_sizes(const Words& looks) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (size_t i = 1; i < looks.size(); i += 3) {
+      const at::Tensor& values = *tensors[looks[i + 1]];
+      if (looks[i] == NONZERO) {
+        put(places.emplace_back(at::nonzero(values)));
+        continue;
+      }
+      const auto [smallest, largest] = at::aminmax(values);
+      if (smallest.item().toLong() < 0) return false;
+      put(std::max(largest.item().toLong() + 1, looks[i + 2]));
+    }
+    return is_plain;
+  }
   bool makes_node() const { return needs_grad && at::GradMode::is_enabled(); }
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
@@ -472,14 +490,16 @@ struct Maker : c10::OperatorKernel {
   // Counts a call and makes it; false if Python is to make it, and to learn what is next.
   bool act(const std::atomic<Table*>& tables, c10::DispatchKeySet set, Stack* stack,
            Pending& next) {
-    const Key key(op, stack->data() + stack->size() - op.n_arguments);
-    if (!key.is_plain) return false;
+    Key key(op, stack->data() + stack->size() - op.n_arguments);
+    if (!key.is_plain || !at::globalContext().deterministicAlgorithms()) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = tables.load();
     if (!table) return false;
-    const Plan* plan =
-        table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+    const Plan* plan = table->plan_for(key);
+    const bool by_values = plan && plan->steps[0] == BY_VALUES;
+    if (by_values && !key.add_sizes(plan->steps)) return false;
+    if (by_values) plan = table->plan_for(key);
     if (plan && plan->steps[0] == NEVER) return false;
     const bool is_passed = plan && plan->steps[0] == PASSED;
     if (is_passed && !key.makes_node()) return call_aten(set, stack);
@@ -487,7 +507,7 @@ struct Maker : c10::OperatorKernel {
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
     if (!entry || joined != table->number) {
-      next = {&op, table->number, key.hash, key.shares_memory, {}};
+      next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
       // At the second sight: what is met once leaves nothing behind.
       if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
         next.key.assign(key.words, key.words + key.n);
@@ -534,7 +554,7 @@ struct Maker : c10::OperatorKernel {
   }
 };
 
-// At the key of a backend, above detmode's kernel in Python.
+// At the key of a backend, or of autograd, above detmode's kernel in Python.
 struct Kernel final : Maker {
   using Maker::Maker;
 
@@ -542,10 +562,34 @@ struct Kernel final : Maker {
     if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && !n_regions && op.is_taught &&
-                         !is_traced() && !c10::impl::TorchDispatchModeTLS::stack_len() &&
-                         at::globalContext().deterministicAlgorithms();
-    if (!may_act || !act(active, set, stack, next)) hand_over(std::move(next), set, stack);
+    const bool may_act = !in_python && active.load() && !n_regions && !is_traced() &&
+                         !c10::impl::TorchDispatchModeTLS::stack_len();
+    const bool is_made = may_act && (op.is_above ? call_noted(set, stack, next)
+                                                 : op.is_taught && act(active, set, stack, next));
+    if (!is_made) hand_over(std::move(next), set, stack);
+  }
+
+  // Makes a call at autograd's key, and notes its place for its backward.
+  bool call_noted(c10::DispatchKeySet set, Stack* stack, Pending& next) {
+    const auto needs_grad = [](const auto& v) {
+      return v.isTensor() && v.toTensor().requires_grad();
+    };
+    const bool may_make_node =
+        std::any_of(stack->end() - op.n_arguments, stack->end(), [&](const c10::IValue& v) {
+          return v.isList() ? std::ranges::any_of(v.toListRef(), needs_grad) : needs_grad(v);
+        });
+    if (!may_make_node || !at::GradMode::is_enabled()) return call_aten(set, stack);
+    lookers++;
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    const Table* table = active.load();
+    if (!table) return false;
+    next = {&op, table->number};
+    const uint64_t where = place(), number = at::sequence_number::peek();
+    const uint32_t* entry = where ? table->entries.find(entry_hash(op, 0, where)) : nullptr;
+    if (!entry) return false;
+    call_aten(set, stack);
+    if (at::sequence_number::peek() != number) note(number, *entry);
+    return true;
   }
 };
 
@@ -623,9 +667,7 @@ struct ModeKernel final : Maker {
     });
   }
   bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
-    if (c10::impl::TorchDispatchModeTLS::stack_len() > 1 ||
-        !at::globalContext().deterministicAlgorithms())
-      return false;
+    if (c10::impl::TorchDispatchModeTLS::stack_len() > 1) return false;
     const BelowMode below;
     return act(level.table, set, stack, next);
   }
@@ -642,7 +684,8 @@ int dm_op(const char* name, const char* overload, const char* key) {
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!handle) return -1;
   const size_t n_arguments = handle->schema().arguments().size();
-  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size())});
+  const bool is_above = std::string_view(key).starts_with("Autograd");
+  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size()), is_above});
   return ops.size() - 1;
 }
 // Before detmode's kernel is registered.
@@ -733,11 +776,11 @@ void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
 
-// What is to be learned from the call in this thread: 0 nothing, an entry, or a plan, too; and, as
-// the rest of that number, of which operator.
+// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one
+// for the sizes that values decide on; and, as the rest of that number, of which operator.
 int dm_pending(uint64_t table) {
   if (!pending.op || pending.table != table) return 0;
-  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2);
+  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2 + pending.has_sizes);
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
@@ -753,11 +796,9 @@ int dm_add_entry(Table* table, uint32_t row, uint32_t entry) {
   if (!table->entries.find(hash)) table->entries.add(hash, entry);
   return 1;
 }
-int dm_note(uint64_t number, uint32_t entry, int is_allowed) {
-  return note(number, is_allowed ? entry | ALLOWED : entry);
-}
+int dm_note(uint64_t number, uint32_t entry) { return note(number, entry); }
 uint32_t dm_noted() {  // the entry of the forward whose backward runs in this thread
   const auto node = torch::autograd::get_current_node();
-  return node ? noted(*node) & ~ALLOWED : 0;
+  return node ? noted(*node) : 0;
 }
 }
