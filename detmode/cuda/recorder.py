@@ -64,20 +64,20 @@ _REFUSED_TAGS = {
 
 
 class _Thread(threading.local):
-    recorder: Recorder | None = None
+    recorder: _Recorder | None = None
 
 
 _thread = _Thread()
 
 
-def recorder() -> Recorder | None:
+def recorder() -> _Recorder | None:
     """The recorder of the current thread, while it records."""
     return _thread.recorder
 
 
 def recording(
     inputs: Sequence[Tensor], writes: Sequence[int] = ()
-) -> AbstractContextManager[Recorder]:
+) -> AbstractContextManager[_Recorder]:
     """Return a block in which what the current thread launches is recorded.
 
     Args:
@@ -90,8 +90,8 @@ def recording(
     return Undo(functools.partial(_record, inputs, writes))
 
 
-def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> Recorder:
-    recorder = Recorder(inputs, writes)
+def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> _Recorder:
+    recorder = _Recorder(inputs, writes)
     undo.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
     for count, pop in _STACKS:
         undo.note(functools.partial(_shorten, count, pop, count()))
@@ -119,7 +119,7 @@ def _shorten(count: Callable[[], int], pop: Callable[[], object], length: int) -
 class _HostReads(TorchFunctionMode):
     """Notes that values are read on the host, of which ATen sees nothing for CPU tensors."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
 
     def __torch_function__(
@@ -130,7 +130,7 @@ class _HostReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):
     """The record of a launcher, so far.
 
     Args:
