@@ -34,7 +34,7 @@ from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
-from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undone, undone_at_end
 from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
@@ -265,12 +265,8 @@ class DeterministicMode(BaseMode):
         traceback: TracebackType | None,
         undo: Undo | None = None,
     ) -> None:
-        undo = undo or undo_to_run(self._entered)
-        if undo is None:
-            raise RuntimeError(
-                "DeterministicMode: this thread leaves a mode that it has not entered"
-            )
-        undo.run()
+        message = "DeterministicMode: this thread leaves a mode that it has not entered"
+        undo = undone(undo, self._entered, message)
         self._failure = failure_of(error)
         if self._summary and not self._entered:
             print(f"detmode: {self.report().verdict}", file=sys.stderr)

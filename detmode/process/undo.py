@@ -187,15 +187,27 @@ def _undo(undo: Undo, *error: BaseException | None) -> None:
         undo.run()
 
 
-def undo_to_run(blocks: Iterable[Undo]) -> Undo | None:
-    """Return the block that a call of ``__exit__`` by hand ends, of those open, oldest first.
+def undone(undo: Undo | None, blocks: Iterable[Undo], message: str) -> Undo:
+    """Run and return the undo of a block that is left.
 
-    It is the last that the thread has entered, or else the last that another one has entered by
-    hand.
+    Args:
+        undo: that of the ``with`` statement; ``None`` for a call of ``__exit__`` by hand. This one
+            ends the last block that the thread has entered, or else the last that another one has
+            entered by hand.
+        blocks: those that are open, oldest first.
+        message: of the error if there is none.
+
+    Raises:
+        RuntimeError: there is none.
     """
-    last_first = list(blocks)[::-1]
-    mine = [undo for undo in last_first if undo.is_here]
-    return next(iter(mine + [undo for undo in last_first if not undo.is_tied]), None)
+    if undo is None:
+        last_first = list(blocks)[::-1]
+        mine = [block for block in last_first if block.is_here]
+        undo = next(iter(mine + [block for block in last_first if not block.is_tied]), None)
+    if undo is None:
+        raise RuntimeError(message)
+    undo.run()
+    return undo
 
 
 def tell_if_elsewhere(undo: Undo, name: str, error: BaseException | None) -> None:
