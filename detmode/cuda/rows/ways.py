@@ -231,12 +231,12 @@ def _elects_in_place(shape: Rows) -> bool:
     return is_near and shape.rows <= MOST_SORTED
 
 
-def _strips_of(shape: Rows, each: int, shared: int, most_strips: int) -> Strips | None:
+def _strips_of(shape: Rows, element_bytes: int, shared: int, most_strips: int) -> Strips | None:
     """Return the strips of planes, in which each element has an index, or None.
 
-    ``each``: bytes of shared memory for a destination.
+    ``element_bytes``: of shared memory for a destination.
     """
     _, rows, inner, size, _ = shape
     if inner != 1 or size > MOST_EMPTY * rows or index_ctype(rows) != "int32_t":
         return None
-    return strips_of(shape.outer, size, rows, each, shared, most_strips)
+    return strips_of(shape.outer, size, rows, element_bytes, shared, most_strips)
