@@ -36,7 +36,6 @@ from detmode.cuda.plan import (
     Plan,
     Pointer,
     Step,
-    StridedCopy,
     View,
     places_in,
     with_places,
@@ -249,10 +248,8 @@ class _Recorder(TorchDispatchMode):
         if target.numel() == 0:
             return
         to, of = self._view(target), self._view(source)
-        if to.form == of.form and is_dense(to.form):
-            self._note(Copy(to.place, of.place, to.form.nbytes))
-        else:
-            self._note(StridedCopy(to, of))
+        is_alike = to.form == of.form and is_dense(to.form)
+        self._note(Copy(to, of, to.form.nbytes if is_alike else None))
 
     # Memory
 
