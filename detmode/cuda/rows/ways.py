@@ -29,7 +29,7 @@ from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.rows.exponent_bins import has_bins
 from detmode.cuda.rows.few_destinations import blocks_of
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
-from detmode.cuda.strips import Strips, strips_of
+from detmode.cuda.rows.strips import Strips, strips_of
 
 WIDE = 512
 """Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
@@ -68,7 +68,7 @@ measured."""
 
 
 class Way(Enum):
-    """A way to move rows. :class:`~detmode.cuda.strips.Strips` are one too: in shared memory."""
+    """A way to move rows. :class:`Strips` are one too: in shared memory."""
 
     FEW = auto()
     """In one launch: a thread finds the rows of its destination itself."""

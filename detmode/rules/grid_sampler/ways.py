@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from detmode.cuda import bytes_of_sum
-from detmode.cuda.strips import Strips, strips_of
+from detmode.cuda.rows.strips import Strips, strips_of
 from detmode.rules.grid_sampler.sampling import BILINEAR, TAPS
 from detmode.rules.grid_sampler.tiles import FEWEST, Tiles, tiles_of, worth_tiles
 
