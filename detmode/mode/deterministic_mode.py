@@ -30,7 +30,7 @@ from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
+from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
@@ -249,8 +249,6 @@ class DeterministicMode(BaseMode):
 
                 return level_for(self)
             return plain(self)
-        if self.intercepts_listed:
-            rechecked = RecheckedListedLevel
         if self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
