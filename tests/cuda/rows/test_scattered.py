@@ -67,7 +67,7 @@ def test_means_by_index(
 
 
 def test_inputs_in_the_memory_of_the_result_are_copied() -> None:
-    """What a result may overwrite before it is read is a copy; a new result overwrites nothing."""
+    """A result that may overwrite an input before it is read gets a copy; a new one does not."""
     memory, index = torch.arange(8.0), torch.tensor([0, 1])
     out, source = memory[:4], memory[2:6]
     result, same_index, copy = result_of(out, out, index, source)
