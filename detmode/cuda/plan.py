@@ -31,7 +31,6 @@ __all__ = [
     "Plan",
     "Pointer",
     "Step",
-    "StridedCopy",
     "View",
     "places_in",
     "with_places",
@@ -90,18 +89,16 @@ class Fill(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy bytes that lie together."""
+    """Copy elements as ``target.copy_(source)`` does.
 
-    target: Pointer
-    source: Pointer
-    nbytes: int
-
-
-class StridedCopy(NamedTuple):
-    """Copy and convert elements as ``target.copy_(source)`` does."""
+    Args:
+        nbytes: of both, where the elements lie together and alike; ``None`` where they are copied
+            one by one, or converted.
+    """
 
     target: View
     source: View
+    nbytes: int | None
 
 
 class Launch(NamedTuple):
@@ -155,7 +152,7 @@ class AtenCall(NamedTuple):
     has_flag: bool
 
 
-Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | AtenCall
+Step: TypeAlias = Empty | Fill | Copy | Launch | Check | AtenCall
 
 EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
 """The first word of a step."""
@@ -268,9 +265,9 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
             pattern = _period(pattern)
             word = int.from_bytes((pattern * 8)[:8], "little", signed=True)
             yield from (FILL, *place, nbytes, word, len(pattern))
-        case Copy(target, source, nbytes):
-            yield from (COPY, *target, *source, nbytes)
-        case StridedCopy(target, source):
+        case Copy(target, source, int(nbytes)):
+            yield from (COPY, *target.place, *source.place, nbytes)
+        case Copy(target, source):
             for head, view in ((STRIDED_COPY,), target), ((), source):
                 yield from (*head, *view.place, *_form_words(view.form))
         case Launch(_, _, grid, block, shared, pointers, numbers, offsets):

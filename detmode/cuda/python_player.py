@@ -32,7 +32,6 @@ from detmode.cuda.plan import (
     Plan,
     Pointer,
     Step,
-    StridedCopy,
     View,
 )
 from detmode.process.arguments import tensors_in
@@ -68,7 +67,8 @@ def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
 def calls_aten(plan: Plan) -> bool:
     """Return whether a player of the plan calls operators that rules may list."""
     return any(
-        isinstance(step, (AtenCall, Check, StridedCopy))
+        isinstance(step, (AtenCall, Check))
+        or (isinstance(step, Copy) and step.nbytes is None)
         or (isinstance(step, Fill) and not _is_uniform(step.pattern))
         for step in plan.steps
     )
@@ -136,9 +136,9 @@ class _Writer:
                 number = torch.frombuffer(bytearray(pattern), dtype=words).item()
                 form = Form(words, (nbytes // len(pattern),), (1,))
                 self.line(f"{self.tensor(View(place, form))}.fill_({self.name(number)})")
-            case Copy(target, source, nbytes):
-                self._copy(self.address(target), self.address(source), nbytes)
-            case StridedCopy(target, source):
+            case Copy(target, source, int(nbytes)):
+                self._copy(self.address(target.place), self.address(source.place), nbytes)
+            case Copy(target, source):
                 self.line(f"{self.tensor(target)}.copy_({self.tensor(source)})")
             case Launch():
                 self._launch(step)

@@ -1,6 +1,6 @@
 """Writing down what a launcher does, as a plan.
 
-While a :class:`recording` is entered in a thread, what launchers do passes through here: their
+While a :func:`recording` is entered in a thread, what launchers do passes through here: their
 allocations and launches by a line in the functions that make them, what they call of ATen by a
 dispatch mode, and what they read on the host by a mode for functions of Python's.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 import torch
@@ -38,7 +39,6 @@ from detmode.cuda.plan import (
     Plan,
     Pointer,
     Step,
-    StridedCopy,
     View,
     places_in,
     with_places,
@@ -67,41 +67,42 @@ _REFUSED_TAGS = {
 
 
 class _Thread(threading.local):
-    recorder: Recorder | None = None
+    recorder: _Recorder | None = None
 
 
 _thread = _Thread()
 
 
-def recorder() -> Recorder | None:
+def recorder() -> _Recorder | None:
     """The recorder of the current thread, while it records."""
     return _thread.recorder
 
 
-class recording(Undo):
-    """Record what the current thread launches, until the block ends.
+def recording(
+    inputs: Sequence[Tensor], writes: Sequence[int] = ()
+) -> AbstractContextManager[_Recorder]:
+    """Return a block in which what the current thread launches is recorded.
 
     Args:
         inputs: the call's tensors, in the order of its arguments.
         writes: the positions of those that the call writes to.
 
-    Attributes:
-        recorder: gives the plan.
+    Returns:
+        The block, which gives the recorder of the plan.
     """
+    return Undo(functools.partial(_record, inputs, writes))
 
-    def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int] = ()) -> None:
-        super().__init__()
-        self.recorder = Recorder(inputs, writes)
-        self.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
-        for count, pop in _STACKS:
-            self.note(functools.partial(_shorten, count, pop, count()))
 
-    def __enter__(self) -> Recorder:
-        torch._C._push_on_torch_dispatch_stack(self.recorder)
-        # The recorder does not refer to it: in a circle, the tensors of the call would live on.
-        torch._C._push_on_torch_function_stack(_HostReads(self.recorder))
-        _thread.recorder = self.recorder
-        return self.recorder
+def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> _Recorder:
+    recorder = _Recorder(inputs, writes)
+    undo.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
+    for count, pop in _STACKS:
+        undo.note(functools.partial(_shorten, count, pop, count()))
+    torch._C._push_on_torch_dispatch_stack(recorder)
+    # The recorder does not refer to it: in a circle, the tensors of the call would live on.
+    torch._C._push_on_torch_function_stack(_HostReads(recorder))
+    _thread.recorder = recorder
+    return recorder
 
 
 _STACKS: tuple[tuple[Callable[[], int], Callable[[], object]], ...] = (
@@ -121,7 +122,7 @@ def _shorten(count: Callable[[], int], pop: Callable[[], object], length: int) -
 class _HostReads(TorchFunctionMode):
     """Notes that values are read on the host, of which ATen sees nothing for CPU tensors."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
 
     def __torch_function__(
@@ -132,11 +133,11 @@ class _HostReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):
     """The record of a launcher, so far.
 
     Args:
-        inputs, writes: as of :class:`recording`.
+        inputs, writes: as of :func:`recording`.
 
     Attributes:
         problem: the reason why there is no plan; None so far.
@@ -290,10 +291,8 @@ class Recorder(TorchDispatchMode):
         if target.numel() == 0:
             return
         to, of = self._view(target), self._view(source)
-        if to.form == of.form and is_dense(to.form):
-            self._note(Copy(to.place, of.place, to.form.nbytes))
-        else:
-            self._note(StridedCopy(to, of))
+        is_alike = to.form == of.form and is_dense(to.form)
+        self._note(Copy(to, of, to.form.nbytes if is_alike else None))
 
     # Memory
 

@@ -35,7 +35,6 @@ from detmode.cuda.plan import (
     Launch,
     Plan,
     Pointer,
-    StridedCopy,
 )
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import host_check, one_above, recorder, recording
@@ -129,8 +128,9 @@ def test_copies_and_fills() -> None:
         )
 
     plan = record(copies, torch.arange(6.0).view(2, 3))
-    kinds = [type(step) for step in plan.steps if not isinstance(step, Empty)]
-    assert kinds == [Copy, StridedCopy, StridedCopy, Fill]
+    *copied, filled = (step for step in plan.steps if not isinstance(step, Empty))
+    assert [step.nbytes for step in copied if isinstance(step, Copy)] == [24, None, None]
+    assert isinstance(filled, Fill)
     x = torch.randn(2, 3)
     for result, wanted in zip(play(plan, x), copies(x), strict=True):
         assert torch.equal(result, wanted)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros, of_dtypes
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.recorder import one_above
 from detmode.cuda.rows.shapes import Rows
@@ -21,9 +21,7 @@ SHARED_BINS = 12 * 1024
 """Bins that fit into the shared memory of a block on any GPU, 4 bytes each."""
 BLOCK, MOST_BLOCKS = 256, 2**13
 
-SOURCE = Source(
-    __file__, "kernels.cu", entries=tuple(f"histc_count<{ctype(dtype)}>" for dtype in DTYPES)
-)
+SOURCE = Source(__file__, "kernels.cu", entries=of_dtypes(DTYPES, "histc_count"))
 
 
 @raises_like_aten
