@@ -7,8 +7,8 @@ arguments are met again, or that ATen makes the call; and the row in which calls
 counted. What the player has made it writes to a log, from
 which Python counts before it counts a call itself, and before a report.
 
-The player acts while one block is open, which lists, and no allow region, for operators that no
-override names: what the decision on a call then depends on is in its key. All else is Python's.
+The player acts while one block is open, which lists, and no allow region, and no override names a
+forward: what the decision on a call then depends on is in its key. All else is Python's.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class NativeLevel(Level):
     ) -> Any:
         """Intercept a call, which is counted after those that the player has made."""
         count_calls()
-        if overload.plans is not None and self.taught.is_wanted(overload):
+        if overload.plans is not None and self.taught.is_wanted(overload.func):
             # Else the player in Python would make it, and this one learn nothing.
             overload = copy.copy(overload)
             overload.plans = None
@@ -151,11 +151,16 @@ class NativeLevel(Level):
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
+<<<<<<< HEAD
         is_substituted = decision.action == "substitute" and call.launches_on is not None
         is_known = is_substituted or decision.action == "native"
         wanted = (
             self.taught.is_wanted(call.overload) if is_known and not decision.unavailable else 0
         )
+=======
+        is_known = decision.action in ("substitute", "native") and decision.unavailable is None
+        wanted = self.taught.is_wanted(call.func) if is_known and call.launches_on else 0
+>>>>>>> h-l
         if not wanted:
             return super().perform(call, decision)
         run = functools.partial(super().perform, call, decision)
@@ -233,11 +238,22 @@ class _Taught:
         if self._is_active:
             self.activate(True)
 
+<<<<<<< HEAD
     def is_wanted(self, overload: OverloadInfo) -> int:
+=======
+    def _end(self) -> None:
+        self._player.dm_retire(self._table)
+
+    def is_wanted(self, func: torch._ops.OpOverload) -> int:
+>>>>>>> h-l
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        wanted = self._wanted_of(overload.func) if overload.override is None else 0
+        wanted = self._wanted_of(func)
         # The kernel may be there for a block with another table.
+<<<<<<< HEAD
         return wanted if wanted and _has_all_in_key(self._rules, overload.func) else 0
+=======
+        return wanted if wanted and _is_taught(self._rules, func) else 0
+>>>>>>> h-l
 
     def _wanted_of(self, func: torch._ops.OpOverload) -> int:
         pending: int = self._player.dm_pending(self._number)
@@ -271,7 +287,7 @@ class _Taught:
 
     def learn_passed(self, call: Handled) -> None:
         """Teach the player a call that is made by ATen, uncounted, and its place if it has one."""
-        wanted = self.is_wanted(call.overload)
+        wanted = self.is_wanted(call.func)
         if not wanted:
             return
         row = self._rows.setdefault((call.row, None), len(self._rows))
