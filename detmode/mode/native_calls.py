@@ -151,16 +151,9 @@ class NativeLevel(Level):
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision, and teach the player what it does not know."""
-<<<<<<< HEAD
         is_substituted = decision.action == "substitute" and call.launches_on is not None
         is_known = is_substituted or decision.action == "native"
-        wanted = (
-            self.taught.is_wanted(call.overload) if is_known and not decision.unavailable else 0
-        )
-=======
-        is_known = decision.action in ("substitute", "native") and decision.unavailable is None
-        wanted = self.taught.is_wanted(call.func) if is_known and call.launches_on else 0
->>>>>>> h-l
+        wanted = self.taught.is_wanted(call.func) if is_known and not decision.unavailable else 0
         if not wanted:
             return super().perform(call, decision)
         run = functools.partial(super().perform, call, decision)
@@ -238,22 +231,11 @@ class _Taught:
         if self._is_active:
             self.activate(True)
 
-<<<<<<< HEAD
-    def is_wanted(self, overload: OverloadInfo) -> int:
-=======
-    def _end(self) -> None:
-        self._player.dm_retire(self._table)
-
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
->>>>>>> h-l
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
         wanted = self._wanted_of(func)
         # The kernel may be there for a block with another table.
-<<<<<<< HEAD
-        return wanted if wanted and _has_all_in_key(self._rules, overload.func) else 0
-=======
-        return wanted if wanted and _is_taught(self._rules, func) else 0
->>>>>>> h-l
+        return wanted if wanted and _has_all_in_key(self._rules, func) else 0
 
     def _wanted_of(self, func: torch._ops.OpOverload) -> int:
         pending: int = self._player.dm_pending(self._number)
