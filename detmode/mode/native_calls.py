@@ -38,7 +38,7 @@ from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import Bounded
-from detmode.process.dispatch import caller_of, passes_zero_tensors_on, untrace_dispatch
+from detmode.process.dispatch import caller_of, untrace_dispatch
 from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
@@ -477,9 +477,11 @@ def _share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadI
     """Return what is left to the player of the calls of an overload that a mode receives."""
     if overload is None:
         return 1
-    is_atens = overload.run is caller_of(func) and not passes_zero_tensors_on(func)
+    is_atens = overload.run is caller_of(func)
     if overload.override is not None or overload.composite or not is_atens:
         return 0
+    if overload.passes:
+        return 1
     return (2 if overload.dense_passes else 3) if _has_all_in_key(table, func) else 0
 
 

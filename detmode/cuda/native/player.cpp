@@ -263,6 +263,9 @@ uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
   return mix(mix(mix(7, op.number), row), place);
 }
 
+// Keys of tensors of Python's classes, and of forward-mode AD's zeros, which have no memory.
+const c10::DispatchKeySet FOREIGN({c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor});
+
 struct Key {  // all that a launcher, or the choice of a row, may depend on
   Key(const Op& op, const c10::IValue* arguments) {
     put(op.number);
@@ -313,7 +316,7 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   void put(const at::Tensor& t) {
     if (!t.defined()) return put(UNDEFINED);
     if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
-        t.is_neg() || t.key_set().has(c10::DispatchKey::Python))
+        t.is_neg() || t.key_set().has_any(FOREIGN))
       return void(is_plain = false);
     tensors[n_tensors++] = &t;
     needs_grad |= t.requires_grad();
@@ -656,7 +659,7 @@ struct ModeKernel final : Maker {
     const bool has_grad = at::GradMode::is_enabled();
     const auto is_plain = [&](const at::Tensor& t) {
       return !t.defined() ||
-             (!t.key_set().has(c10::DispatchKey::Python) &&
+             (!t.key_set().has_any(FOREIGN) &&
               !(are_dense && (t.layout() != at::kStrided || (has_grad && t.requires_grad()))));
     };
     return std::all_of(stack.end() - op.n_arguments, stack.end(), [&](const c10::IValue& value) {
