@@ -413,7 +413,8 @@ def test_a_changed_header_compiles_again(tmp_path, monkeypatch) -> None:
     for changed in (None, *headers, None):
         if changed is not None:
             changed.write_text(changed.read_text() + "// changed\n")
-        library._build(source_in(tmp_path, "__global__ void f(bool flag) {}\n"), host.Build.PLAIN)
+        source = source_in(tmp_path, "__global__ void f(bool flag) {}\n")
+        library._build(source, host.Build.PLAIN, source.entries)
     assert len(asked) == 1 + len(headers)
 
 
