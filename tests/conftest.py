@@ -26,6 +26,10 @@ pytest_plugins = ["tests.shared.small_table"]
 # Reports are as wide as the terminal.
 os.environ["COLUMNS"] = "200"
 
+if selection.PROFILE_NAME == "quick":
+    # Inductor compiles a program for each set of instructions of the CPU, to find out which it has.
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "0"
+
 NO_GPU = None if torch.cuda.is_available() else "PyTorch sees no GPU here"
 NO_GPU = NO_GPU or cuda.unavailable("cuda")
 

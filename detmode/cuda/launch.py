@@ -211,7 +211,7 @@ def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[
 
     Args:
         source: the `.cu` file.
-        entries: some of `source.entries`; the host runner has all of them in one library.
+        entries: some of `source.entries`; for the host runner those that it compiles together.
         device: `"cuda"` or `"cpu"`, for the host runner.
 
     Returns:
@@ -223,7 +223,7 @@ def load(source: Source, entries: Sequence[str], device: torch.device) -> tuple[
         CompileError: the file does not compile.
     """
     if device.type == "cpu":
-        return tuple(entries) if host.load(source) else ()
+        return tuple(entries) if host.load(source, tuple(entries)) else ()
     return tuple(entry for entry in entries if gpu.load(source, entry, device))
 
 

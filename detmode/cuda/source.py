@@ -115,6 +115,21 @@ class Source:
         return text + "".join(asserted)
 
     @functools.cached_property
+    def _of_types(self) -> dict[frozenset[str], tuple[str, ...]]:
+        types: dict[frozenset[str], tuple[str, ...]] = {}
+        for entry in self.entries:
+            key = frozenset(_types(entry))
+            types[key] = (*types.get(key, ()), entry)
+        return types
+
+    def together(self, entry: str) -> tuple[str, ...]:
+        """The entries that the host runner compiles with `entry`: those of the same types.
+
+        A program computes in one or two dtypes, and a compiler takes as long for each.
+        """
+        return self._of_types[frozenset(_types(entry))]
+
+    @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
         """The parameters of each `__global__` function of the text."""
         return kernels_of(self.text)

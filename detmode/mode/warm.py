@@ -68,7 +68,7 @@ def warm(
             substitute needs no kernel.
         dtypes: the dtypes of the results.
         device: ``"cuda"``, the current GPU, or one such as ``"cuda:1"``; ``"cpu"`` for the host
-            runner (``simulate="cuda"``), whose libraries have the kernels of all dtypes.
+            runner (``simulate="cuda"``), whose libraries have all kernels of a file for a dtype.
 
     Raises:
         TypeError: an operator or a dtype is of another type.
@@ -81,12 +81,12 @@ def warm(
     start = time.perf_counter()
     wanted = kernels(_rows(operators), _checked_dtypes(dtypes))
     place = _checked_device(device)
-    # A library of the host runner has all kernels of its file.
     jobs = [
         (source, part)
         for source, entries in wanted.items()
-        if entries
-        for part in ([source.entries] if place.type == "cpu" else [(entry,) for entry in entries])
+        for part in dict.fromkeys(
+            source.together(entry) if place.type == "cpu" else (entry,) for entry in entries
+        )
     ]
     # In an order of its own, so that processes that start together rarely wait for one another.
     random.Random(os.getpid()).shuffle(jobs)

@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
+import wrapt
 from torch import Tensor
 from torch._guards import TracingContext
 
@@ -115,11 +116,13 @@ def _shown(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return observed
 
 
-OUTPUT_CODE = "torch._inductor.output_code"
+_OUTPUT_CODE = "torch._inductor.output_code"
 CALL: Patched = Patched(
-    lambda: getattr(sys.modules.get(OUTPUT_CODE), "CompiledFxGraph", None), "__call__", _shown
+    lambda: getattr(sys.modules.get(_OUTPUT_CODE), "CompiledFxGraph", None), "__call__", _shown
 )
 """The call of a graph, which shows it to the innermost observer."""
+# Importing it takes as long as all else of a short run.
+wrapt.register_post_import_hook(lambda _: CALL.look_again(), _OUTPUT_CODE)
 
 
 def graph_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -29,7 +28,6 @@ from detmode.process.torch_settings import IN_MODES
 from detmode.process.undo import Undo, tell_if_elsewhere
 from detmode.runs.compiled_graphs import (
     CALL,
-    OUTPUT_CODE,
     Graph,
     graph_of,
     is_compilers_own,
@@ -73,7 +71,6 @@ class RunObserver(Observer):
         self._functions: dict[str, str] = {}
         undo = Undo()
         self._blocks.append(undo)
-        importlib.import_module(OUTPUT_CODE)
         for function in self._shows:
             function.until(undo)
         compiled = ExitStack()

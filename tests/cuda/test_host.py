@@ -348,6 +348,32 @@ def test_launches_from_several_threads() -> None:
         list(pool.map(work, range(4)))
 
 
+FILLS = """
+template <typename T> __global__ void first(T* out) { __syncthreads(); out[threadIdx.x] = T(1); }
+template <typename T> __global__ void second(T* out) { __syncthreads(); out[threadIdx.x] = T(2); }
+"""
+
+
+def test_kernels_of_one_dtype_are_compiled_together(tmp_path, monkeypatch) -> None:
+    """A launch waits for no other dtype; libraries have one set of stacks, whichever launches."""
+    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
+    source = source_in(tmp_path, FILLS, "first<float>", "second<float>", "first<double>")
+    stacks = library._free_stacks[host.Build.PLAIN]
+    libraries, mapped = [], []
+    for entry, value, dtype in (
+        ("first<float>", 1, torch.float32),
+        ("second<float>", 2, torch.float32),
+        ("first<double>", 1, torch.float64),
+    ):
+        output = torch.zeros(256, dtype=dtype)
+        launch_blocks(source, entry, 1, 256, out=output)
+        assert (output == value).all()
+        libraries.append(len(list((tmp_path / "cache").rglob("*.so"))))
+        mapped.append(sum(each.n for each in stacks))
+    assert libraries == [1, 1, 2]
+    assert mapped[0] == mapped[1] == mapped[2] >= 256
+
+
 def test_compile_errors_show_the_log(tmp_path) -> None:
     """A file that g++ rejects raises CompileError with file, line and g++'s words."""
     source = source_in(tmp_path, '#include "index.cuh"\n__global__ void f() { oops(); }\n')
@@ -413,7 +439,8 @@ def test_a_changed_header_compiles_again(tmp_path, monkeypatch) -> None:
     for changed in (None, *headers, None):
         if changed is not None:
             changed.write_text(changed.read_text() + "// changed\n")
-        library._build(source_in(tmp_path, "__global__ void f(bool flag) {}\n"), host.Build.PLAIN)
+        source = source_in(tmp_path, "__global__ void f(bool flag) {}\n")
+        library._build(source, host.Build.PLAIN, source.entries)
     assert len(asked) == 1 + len(headers)
 
 

@@ -1,5 +1,6 @@
 """Sums as integers: any order and grouping, any partial order of sizes, and exact norms."""
 
+import copy
 import math
 from fractions import Fraction
 
@@ -22,6 +23,11 @@ def total(groups: list[list[Tensor]], format: SumFormat, held: bool) -> Tensor:
         sums.append((ExactSum(format), group[-1] if held else None))
         for addend in group[: len(group) - held]:
             sums[-1][0].add(addend)
+    return combined(sums, format)
+
+
+def combined(sums: list[tuple[ExactSum, Tensor | None]], format: SumFormat) -> Tensor:
+    """The sum of sums, each with an addend that it has not cut into pieces, or with none."""
     codes = torch.stack([each.codes(last) for each, last in sums]).amax(0)
     totals = torch.stack([each.totals(codes, last) for each, last in sums]).sum(0)
     return format.mean(totals.to(format.total), codes, 1, torch.float64).view(-1)
@@ -63,8 +69,10 @@ def test_most_addends(format: SumFormat) -> None:
     """The largest numbers fit as often as the format allows, in the words and in the total."""
     largest = torch.finfo(torch.float32).max
     for sign in (1, -1):
-        addends = [torch.full((format.block,), sign * largest)] * (format.addends // 2)
-        sums = total([addends, addends], format, held=False)
+        half = ExactSum(format)
+        for _ in range(format.addends // 2):
+            half.add(torch.full((format.block,), sign * largest))
+        sums = combined([(half, None), (copy.deepcopy(half), None)], format)
         assert sums[0].item() == pytest.approx(sign * format.addends * largest, rel=2.0**-22)
 
 

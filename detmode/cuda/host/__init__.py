@@ -211,9 +211,11 @@ def launch_blocks(
         DeviceAssert: a `DETMODE_ASSERT` did not hold.
         CompileError: the file does not compile.
     """
-    position, signature = source.position(entry), source.signature(entry)
+    signature = source.signature(entry)
+    entries = source.together(entry)
+    position = entries.index(entry)
     races = _schedule.races or watch is not None
-    library = compile(source, Build.RACES if races else default_build())
+    library = compile(source, Build.RACES if races else default_build(), entries)
     numbers, tensors = bound
     pointers = bytes(8 * len(signature.pointers))
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)

@@ -138,15 +138,20 @@ DETMODE_UNTRACKED void reset_fiber(Fiber* fiber) {
 #endif
 }
 
-Fiber* take_fiber() {
-  if (S.n_free > 0) return S.free[--S.n_free];
-  Fiber* fiber = &S.fibers[S.n_fibers++];
+DETMODE_UNTRACKED void map_stack(Stacks& stacks) {
   // One page below the stack stays without access: an overflow faults instead of writing elsewhere.
   constexpr size_t page = 4096 * 16;
   char* memory = static_cast<char*>(mmap(nullptr, STACK_BYTES + page, PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   mprotect(memory, page, PROT_NONE);
-  fiber->stack = memory + page;
+  stacks.at[stacks.n++] = memory + page;
+}
+
+DETMODE_UNTRACKED Fiber* take_fiber() {
+  if (S.n_free > 0) return S.free[--S.n_free];
+  if (S.n_fibers == S.stacks->n) map_stack(*S.stacks);
+  Fiber* fiber = &S.fibers[S.n_fibers];
+  fiber->stack = S.stacks->at[S.n_fibers++];
   fiber->stack_bytes = STACK_BYTES;
   reset_fiber(fiber);
   return fiber;

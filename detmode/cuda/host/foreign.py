@@ -215,6 +215,10 @@ class ForeignSource(Source):
         groups = any(name.startswith("cooperative_groups") for name in self._includes)
         return (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
 
+    def together(self, entry: str) -> tuple[str, ...]:
+        """All entries: they share the variables of the file."""
+        return self.entries
+
     @functools.cached_property
     def library(self) -> Library:
         """The compiled source.

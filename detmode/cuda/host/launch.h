@@ -408,15 +408,8 @@ int run(const Launch& launch) {
     S.warps[w].exists = rest >= 32 ? ~0u : (1u << rest) - 1u;
   }
   S.current = &S.main;
-  // After a launch that ended all its threads every fiber is free; an abandoned one left some
-  // inside a kernel.
-  if (S.n_free != S.n_fibers) {
-    S.n_free = 0;
-    for (int f = 0; f < S.n_fibers; ++f) {
-      reset_fiber(&S.fibers[f]);
-      S.free[S.n_free++] = &S.fibers[f];
-    }
-  }
+  S.stacks = launch.stacks;
+  S.n_fibers = S.n_free = 0;
   for (size_t i = 0; i < GUARD_BYTES; i += 2) {
     poison[i] = static_cast<char>(POISON & 0xff);
     poison[i + 1] = static_cast<char>(POISON >> 8);

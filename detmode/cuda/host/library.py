@@ -75,8 +75,9 @@ def _flags_of(build: Build, is_clang: bool) -> tuple[tuple[str, ...], tuple[str,
     volatile = ("--param", "tsan-distinguish-volatile=1")
     if is_clang:
         volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
-    # races.h stands for the thread sanitizer's library.
-    return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1"), ()
+    # races.h stands for the thread sanitizer's library. Most time goes to the comparing, so that
+    # compiling for less pays.
+    return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1", "-Og"), ()
 
 
 def default_build() -> Build:
@@ -87,10 +88,10 @@ def default_build() -> Build:
     return Build.PLAIN
 
 
-def translation_unit(source: Source) -> str:
-    """The C++ text for the host: the runner, the source, a table of its entries, one C function."""
+def translation_unit(source: Source, entries: Sequence[str]) -> str:
+    """The C++ text for the host: the runner, the source, a table of entries, one C function."""
     rows = []
-    for entry in source.entries:
+    for entry in entries:
         of = f"detmode_host::Trampoline<&{entry}>"
         rows.append(f'    {{"{entry}", &{of}::call, {of}::kinds.text, {of}::sizes}},')
     table = "\n".join(rows)
@@ -124,21 +125,32 @@ extern "C" __attribute__((visibility("default"))) int detmode_launch(
     int entry, const unsigned* grid, const unsigned* block, long long shared,
     const detmode_host::Argument* arguments, int n_arguments, detmode_host::Buffer* buffers,
     const int* positions, int n_buffers, int shuffled, unsigned long long seed,
-    detmode_host::Watch* watch, char* message, int message_bytes) {{
+    detmode_host::Watch* watch, detmode_host::Stacks* stacks, char* message, int message_bytes) {{
   detmode_host::Launch launch = {{&detmode_entries[entry], grid, block, shared, arguments,
                                  n_arguments, buffers, positions, n_buffers, shuffled, seed,
-                                 detmode_variables, {len(source.exported)}, watch, message,
-                                 message_bytes}};
+                                 detmode_variables, {len(source.exported)}, watch, stacks,
+                                 message, message_bytes}};
   return detmode_host::run(launch);
 }}
 """
 
 
-class Library:
-    """A compiled source. One launch at a time: the runner's state is static."""
+class _Stacks(ctypes.Structure):
+    """Those of CUDA threads, as in state.h."""
 
-    def __init__(self, file: Kept) -> None:
+    _fields_ = [("n", ctypes.c_int), ("at", ctypes.c_void_p * 8192)]
+
+
+_free_stacks: dict[Build, list[_Stacks]] = {build: [] for build in Build}
+"""Of each launch that ended, for the next one: of any library, whose address space is one."""
+
+
+class Library:
+    """Compiled entries of a source. One launch at a time: the runner's state is static."""
+
+    def __init__(self, file: Kept, build: Build) -> None:
         self._kept = file  # its path leads there while this lives
+        self._free_stacks = _free_stacks[build]
         self.path = file.path
         self.is_new = file.is_new
         try:
@@ -163,6 +175,7 @@ class Library:
             ctypes.c_int,
             ctypes.c_ulonglong,
             ctypes.c_void_p,
+            ctypes.POINTER(_Stacks),
             ctypes.c_char_p,
             ctypes.c_int,
         ]
@@ -197,7 +210,12 @@ class Library:
     def launch(self, *arguments: object) -> tuple[int, str]:
         """Runs one launch; returns the status of state.h and its message."""
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        status: int = self._lock.run(self._launch, *arguments, message, _MESSAGE_BYTES)
+        try:
+            stacks = self._free_stacks.pop()
+        except IndexError:  # each is in use, by launches of other OS threads
+            stacks = _Stacks()
+        status: int = self._lock.run(self._launch, *arguments, stacks, message, _MESSAGE_BYTES)
+        self._free_stacks.append(stacks)
         return status, _with_lines(message.value.decode(errors="replace"), self.path)
 
 
@@ -222,12 +240,14 @@ def _with_lines(message: str, library: Path) -> str:
     return _PLACE.sub(line, message)
 
 
-_loaded: dict[tuple[int, Build], tuple[Source, Library]] = {}
+_loaded: dict[tuple[int, Build, tuple[str, ...]], tuple[Source, Library]] = {}
 _compile_lock = Lock()
 
 
-def compile(source: Source, build: Build = Build.PLAIN) -> Library:
-    """Compiles all entries of `source` for the host, or takes them from the cache, and loads them.
+def compile(
+    source: Source, build: Build = Build.PLAIN, entries: tuple[str, ...] | None = None
+) -> Library:
+    """Compiles entries of `source` for the host, or takes them from the cache, and loads them.
 
     The cache key is the content: source, includes, runner, compiler and flags. Files appear by
     renaming, so several processes may share the cache.
@@ -236,37 +256,38 @@ def compile(source: Source, build: Build = Build.PLAIN) -> Library:
         source: the `.cu` file.
         build: `Build.SANITIZE` is for a process that has libasan loaded from its start (see
             `sanitizer_environment`).
+        entries: those that `Source.together` names for one of them; default all.
 
     Raises:
         CompileError: there is no C++ compiler, or it rejects the file (the message holds its log),
             or a sanitized build has no libasan.
     """
-    key = (id(source), build)
-    known = _loaded.get(key)
+    entries = source.entries if entries is None else entries
+    known = _loaded.get((id(source), build, entries))
     if known is not None:
         return known[1]
-    return _compile_lock.run(_load, source, build)
+    return _compile_lock.run(_load, source, build, entries)
 
 
-def load(source: Source) -> bool:
-    """Load a source as its first launch would; true if that compiled it.
+def load(source: Source, entries: tuple[str, ...]) -> bool:
+    """Load entries as the first launch of one of them would; true if that compiled them.
 
     Raises:
         CompileError: as `compile`.
     """
     build = default_build()
-    return (id(source), build) not in _loaded and compile(source, build).is_new
+    return (id(source), build, entries) not in _loaded and compile(source, build, entries).is_new
 
 
-def _load(source: Source, build: Build) -> Library:
-    key = (id(source), build)
+def _load(source: Source, build: Build, entries: tuple[str, ...]) -> Library:
+    key = (id(source), build, entries)
     known = _loaded.get(key)
     if known is None:
-        known = _loaded[key] = (source, Library(_build(source, build)))
+        known = _loaded[key] = (source, Library(_build(source, build, entries), build))
     return known[1]
 
 
-def _build(source: Source, build: Build) -> Kept:
+def _build(source: Source, build: Build, entries: Sequence[str]) -> Kept:
     compiler = require_compiler()
     if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
@@ -279,7 +300,7 @@ def _build(source: Source, build: Build) -> Kept:
     paths = [f"-I{directory}" for directory in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
     of_build, link_flags = _flags_of(build, compiler.is_clang)
     flags = (*FLAGS, *of_build, *paths, "-c")
-    text = translation_unit(source)
+    text = translation_unit(source, entries)
     headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
     sha = hashlib.sha256()
     for part in (text, *headers, *compiler.command, compiler.macros, *flags):

@@ -59,6 +59,13 @@ struct Fiber {
 #endif
 };
 
+// Of launches one after another, of this library and of others: each library with stacks of its
+// own would use up what a process may map.
+struct Stacks {
+  int n;
+  char* at[MAX_FIBERS];
+};
+
 enum Collective { SHUFFLE, BALLOT, ANY, ALL, MATCH_ANY, SYNC_WARP };
 
 struct Lane {
@@ -136,6 +143,7 @@ struct Launch {
   const Variable* variables;
   int n_variables;
   Watch* watch;  // or null
+  Stacks* stacks;
   char* message;
   int message_bytes;
 };
@@ -163,6 +171,7 @@ struct State : BlockState {
   void** slots;
   Fiber* current;
   Fiber main;
+  Stacks* stacks;
   Fiber fibers[MAX_FIBERS];
   int n_fibers;
   Fiber* free[MAX_FIBERS];

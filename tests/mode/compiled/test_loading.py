@@ -67,3 +67,19 @@ def test_code_compiled_under_the_flag():
     """It is not used inside, where its operators could not be seen; all other code stays."""
     both = "[total, total_under_the_flag]"
     assert graphs(both, both) == 5
+
+
+RECORDED = """
+import sys
+import torch
+
+assert "torch._inductor" not in sys.modules
+torch.compile(lambda x: x.cumsum(0))(torch.randn(4))
+"""
+
+
+def test_a_recording_has_graphs_of_a_compiler_that_its_program_loads(run_python, tmp_path):
+    """Its block begins before there is a graph to look at."""
+    ended = run_python("-m", "detmode", "record", "-o", "run", "-c", RECORDED)
+    assert ended.returncode == 0, ended.stderr
+    assert "compiled::<lambda>[forward]" in (tmp_path / "run" / "calls.jsonl").read_text()
