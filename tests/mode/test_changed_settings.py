@@ -10,7 +10,10 @@ from detmode.reports.union import of_ranks
 from tests.process.test_setting import exit_code_of_child
 from tests.shared.programs import in_another_thread
 
-pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+pytestmark = [
+    pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE),
+    pytest.mark.usefixtures("without_player"),
+]
 
 SETTERS = (
     "_set_deterministic_algorithms",

@@ -38,7 +38,10 @@ from tests.shared.programs import (
     rule,
 )
 
-pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+pytestmark = [
+    pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE),
+    pytest.mark.usefixtures("without_player"),
+]
 
 INDEX_ADD = ("aten::index_add.default", "substitute", 1)
 SAMPLE = (

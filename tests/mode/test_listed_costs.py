@@ -17,7 +17,10 @@ from tests.shared import needs
 from tests.shared.programs import rule
 from tests.shared.selection import PROFILE
 
-pytestmark = pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+pytestmark = [
+    pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE),
+    pytest.mark.usefixtures("without_player"),
+]
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs.compiler
+@pytest.mark.usefixtures("without_player")
 def test_a_call_after_warming_compiles_nothing(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -103,6 +104,7 @@ for process in processes:
 
 @needs.compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
+@pytest.mark.usefixtures("without_player")
 def test_processes_that_start_together_share_the_work(fresh: Path, tmp_path: Path) -> None:
     """Each library is compiled by one of them, and found by the others."""
     compiler = fresh.parent / "compiler"
@@ -121,6 +123,7 @@ def test_processes_that_start_together_share_the_work(fresh: Path, tmp_path: Pat
     assert log.read_text().splitlines() == ["compiles"] * len(list(fresh.rglob("*.so")))
 
 
+@pytest.mark.usefixtures("without_player")
 def test_what_needs_no_kernel_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unlisted operator, a native one and one without launches load nothing."""
     monkeypatch.setattr(warming.cuda, "unavailable", lambda device: None)

@@ -72,6 +72,14 @@ def library() -> Iterator[torch.library.Library]:
 
 
 @pytest.fixture
+def without_player() -> Iterator[None]:
+    """Leaves all calls to Python: the player in C++ would make those that the claim is about."""
+    with pytest.MonkeyPatch.context() as patch:  # a test may undo its own
+        patch.setenv("DETMODE_NATIVE", "0")
+        yield
+
+
+@pytest.fixture
 def nothing_left_behind() -> Iterator[None]:
     """Claims that after the test all settings are as they were."""
     from tests.shared.interrupted import state  # imports the compiler, which few tests need
