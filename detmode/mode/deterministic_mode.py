@@ -83,7 +83,8 @@ class DeterministicMode(BaseMode):
             The name of a forward operator means its backward too. ``"Net.head"``, a path as reports
             show it or a glob of its names, means the listed calls of that module and those below
             it, and their backward; it wins over operators, a longer path over a shorter one.
-        intercept: ``"all"``: each call of the thread goes through a dispatch mode. ``"listed"``:
+        intercept: ``"all"``: each call of the thread goes through a dispatch mode; where the player
+            in C++ is built, a call that no rule lists does so without Python. ``"listed"``:
             only calls of operators that the table substitutes or refuses, or that ``overrides``
             name, are intercepted, by kernels that are registered for the length of the block;
             other calls cost nothing. Calls of other threads, and those made inside C++, are
