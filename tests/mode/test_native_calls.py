@@ -65,7 +65,7 @@ only_listed = pytest.mark.parametrize("replays", ["listed"], indirect=True)
 """For what other threads do: a dispatch mode does not receive their calls."""
 
 chosen = SimpleNamespace(intercept="all")
-"""How the blocks of a test intercept calls."""
+"""The choices of a test."""
 
 
 @contextlib.contextmanager
@@ -697,7 +697,7 @@ def test_backwards_after_a_region_in_another_thread(warn_only, replays, monkeypa
 
 
 def regions_and_backwards(forward, replays, monkeypatch, run=lambda f: f(), **arguments):
-    """How much was replayed after each of twelve backwards; every third forward is allowed."""
+    """The number of replays after each of twelve backwards; every third forward is allowed."""
 
     def program():
         x = torch.ones(3, 3, requires_grad=True)
