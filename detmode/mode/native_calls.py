@@ -27,7 +27,7 @@ from detmode.cuda.native import host_steps
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
-from detmode.mode.native_log import Memory, count_calls
+from detmode.mode.native_log import NativeMemory, count_calls
 from detmode.mode.native_ops import is_taught, op_at, share_of
 from detmode.mode.native_plans import Taught
 from detmode.mode.overload_info import OverloadInfo
@@ -145,7 +145,7 @@ def level_for(mode: BaseMode) -> Level:
 
 def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
-    process.native_memory = Memory(player)
+    process.native_memory = NativeMemory(player)
     if process.had_regions:
         player.dm_regions(1)  # so that it does not take their forwards for what is not allowed
     process.native_memory.follow_regions()

@@ -23,7 +23,7 @@ ENTRIES = 1 << 15
 _LOG = 1 << 13
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """The meaning of one of the log's numbers.
 
     Args:
@@ -39,12 +39,12 @@ class Entry(NamedTuple):
 
 numbers = itertools.count(1)
 """Of entries and tables: no number is given twice."""
-entries: Bounded[int, Entry] = Bounded(8 * ENTRIES)
+entries: Bounded[int, LogEntry] = Bounded(8 * ENTRIES)
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
-def number_for(entry: Entry) -> int:
+def number_for(entry: LogEntry) -> int:
     """Return a new number, which means an entry."""
     number = next(numbers)
     entries.keep(number, entry)
@@ -57,7 +57,7 @@ _noted: Bounded[Note, int] = Bounded(ENTRIES)
 def number_of_note(note: Note) -> int:
     """Return the number of a note without calls that are counted."""
     number = _noted.get(note)
-    return number or _noted.keep(note, number_for(Entry(None, None, note)))
+    return number or _noted.keep(note, number_for(LogEntry(None, None, note)))
 
 
 def count_calls() -> None:
@@ -76,7 +76,7 @@ def _count(player: native.Player) -> None:
 _counter_of = operator.attrgetter("counter")
 
 
-class Memory:
+class NativeMemory:
     """The player, as a thread's memory of forward calls knows it."""
 
     def __init__(self, player: native.Player) -> None:

@@ -19,7 +19,7 @@ from detmode.cuda.recorder import recording
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
-from detmode.mode.native_log import ENTRIES, Entry, entries, number_for, number_of_note, numbers
+from detmode.mode.native_log import ENTRIES, LogEntry, entries, number_for, number_of_note, numbers
 from detmode.mode.native_ops import funcs, has_all_in_key, is_played
 from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls
@@ -193,7 +193,7 @@ class Taught:
         note = Note(call.site, call.names, ())
         number = self._known.get((calls, note)) if calls is not None else number_of_note(note)
         if number is None:
-            number = number_for(Entry(self._counter, calls, note))
+            number = number_for(LogEntry(self._counter, calls, note))
             self._known[calls, note] = number
             self._counted.append(number)
         self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
@@ -211,4 +211,4 @@ def _end(player: native.Player, tables: list[int], counted: list[int]) -> None:
     for number in counted:
         # The note stays for a backward that is still to come.
         if (entry := entries.get(number)) is not None:
-            entries[number] = Entry(None, None, entry.note)
+            entries[number] = LogEntry(None, None, entry.note)
