@@ -42,7 +42,7 @@ from detmode.cuda import allocation, device, host, native, python_player
 from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Plan
 from detmode.cuda.rows import positions
-from detmode.mode import base_mode, native_calls
+from detmode.mode import base_mode, native_log
 from detmode.mode.plans import forget as forget_recorded
 from detmode.mode.substitution import _valid as validated
 from detmode.rules.max_unpool import launch as max_unpool
@@ -335,7 +335,7 @@ def counted_seconds(function: Any, inputs: Sequence[Arguments]) -> float:
     start = time.thread_time()
     for args in inputs:
         function(*args)
-    native_calls.count_calls()
+    native_log.count_calls()
     return (time.thread_time() - start) / len(inputs)
 
 

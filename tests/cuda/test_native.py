@@ -1,6 +1,8 @@
 """The player in C++ where it cannot be built: one line says why, and the program goes on."""
 
 import logging
+import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -193,12 +195,21 @@ def test_warm_builds_it(fresh, monkeypatch):
     assert "Linux" in str(native._state.failure)
 
 
-def test_its_name_depends_on_all_that_it_is_built_from(monkeypatch):
-    """Another PyTorch, Python, compiler or source has another library."""
+def test_its_name_depends_on_all_that_it_is_built_from(monkeypatch, tmp_path):
+    """Another PyTorch, Python, compiler, source or header has another library."""
     names = {native._name()}
     monkeypatch.setattr(torch.version, "git_version", "other")
     names.add(native._name())
     compiler = toolchain.Compiler(("other",), "macros")
     monkeypatch.setattr(native, "require_compiler", lambda: compiler)
     names.add(native._name())
-    assert len(names) == 3
+    sources = shutil.copytree(native._SOURCE.parent, tmp_path / "native")
+    monkeypatch.setattr(native, "_SOURCE", sources / native._SOURCE.name)
+    assert native._name() in names, "the name depends on the folder"
+    included = re.findall(r'#include "(.*)"', native._SOURCE.read_text(encoding="utf-8"))
+    changed = [native._SOURCE.name, *included]
+    for name in changed:
+        with open(sources / name, "a", encoding="utf-8") as source:
+            source.write("// changed\n")
+        names.add(native._name())
+    assert len(names) == 3 + len(changed)

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames, overload_info
+from detmode.mode import native_calls, native_frames, native_plans, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -1087,7 +1087,7 @@ def test_code_and_modules_come_and_go(replays, monkeypatch):
 def test_ever_new_shapes(replays, monkeypatch):
     """The player's plans are bounded: it forgets them, learns again, and stays right."""
     shapes = 100_000 if selection.PROFILE_NAME == "full" else 40
-    monkeypatch.setattr(native_calls, "_PLANS", shapes // 5)
+    monkeypatch.setattr(native_plans, "_PLANS", shapes // 5)
     with way(monkeypatch, 1) as mode:
         for n in range(1, shapes + 1):
             x, index, source = data(n)
@@ -1101,7 +1101,7 @@ def test_ever_new_shapes(replays, monkeypatch):
 
 def mode_knows(mode):
     """The number of plans that the player has for a mode."""
-    return native_calls._PLANS - mode.taught._left["plans"]
+    return native_plans._PLANS - mode.taught._left["plans"]
 
 
 def growth(function, times):

@@ -28,7 +28,7 @@ def test_wheel_contains_every_source(tmp_path: Path) -> None:
     package = ROOT / "detmode"
     expected = {
         str(path.relative_to(ROOT))
-        for suffix in ("cu", "cuh", "h", "py", "pyi", "typed", "html", "css", "js")
+        for suffix in ("cpp", "cu", "cuh", "h", "py", "pyi", "typed", "html", "css", "js")
         for path in package.rglob(f"*.{suffix}")
     }
     assert sorted(expected - names) == []

@@ -46,6 +46,7 @@ _DELAY = 10
 """Seconds after which it is built: a program that ends sooner would leave that unfinished."""
 
 _SOURCE = Path(__file__).with_name("player.cpp")
+"""Of the library. It includes the headers beside it."""
 _PYTHON = (3, 10), (3, 14)
 """The oldest and the newest CPython whose frames the player reads."""
 _logger = logging.getLogger("detmode")
@@ -200,8 +201,10 @@ def _flags() -> tuple[str, ...]:
 def _name() -> str:
     """Return the file's name in the cache, with a hash of all that the library depends on."""
     compiler = require_compiler()
+    sources = (_SOURCE, *sorted(_SOURCE.parent.glob("*.h")))
     parts = (
-        *(_SOURCE.read_text(encoding="utf-8"), *compiler.command, compiler.macros, *_flags()),
+        *(source.read_text(encoding="utf-8") for source in sources),
+        *(*compiler.command, compiler.macros, *_flags()),
         *(torch.__version__, str(torch.version.git_version), sys.version),
     )
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -1,0 +1,68 @@
+"""Operators whose calls the player in C++ makes: their numbers, and what is left to it of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from detmode.cuda import native
+from detmode.mode.overload_info import OverloadInfo
+from detmode.process.dispatch import caller_of
+from detmode.table.rule import Native
+from detmode.table.rule_table import RuleTable
+from detmode.table.variants import variant_of
+
+if TYPE_CHECKING:
+    from detmode.mode.listed_operators import Place
+
+_KEYS, _ABOVE = ("CPU", "CUDA"), ("AutogradCPU", "AutogradCUDA")
+"""The keys at which the player makes calls, and those at which it notes them."""
+_ops: dict[str, int] = {}
+"""The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""
+funcs: dict[int, torch._ops.OpOverload] = {}
+"""The overloads of operators by their numbers."""
+
+
+def op_at(player: native.Player, place: Place) -> int:
+    """Return the number of an operator at a key; -1 if the player stands not there."""
+    if place.key not in (_KEYS if place.decides else _ABOVE):
+        return -1
+    if place.label not in _ops:
+        schema = place.func._schema
+        names = schema.name.encode(), schema.overload_name.encode(), place.key.encode()
+        number = _ops[place.label] = player.dm_op(*names)
+        if number >= 0:
+            funcs[number] = place.func
+    return _ops[place.label]
+
+
+def is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
+    """Return whether the player makes calls of an overload: their key has all that decides."""
+    rules = [row.rule for row in table.get(func)]
+    return has_all_in_key(table, func) and any(
+        isinstance(rule.action, Native) or rule.launches for rule in rules
+    )
+
+
+def has_all_in_key(table: RuleTable, func: torch._ops.OpOverload) -> bool:
+    """Return whether the key of a call has all that the choice of its row depends on."""
+    conditions = [row.rule.when for row in table.get(func)]
+    return not any(when.environment or when.reads_values for when in conditions)
+
+
+def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:
+    """Return what is left to the player of the calls of an overload that a mode receives."""
+    if overload is None:
+        return 1
+    is_atens = overload.run is caller_of(func)
+    if overload.override is not None or overload.composite or not is_atens:
+        return 0
+    if overload.passes:
+        return 1
+    return (2 if overload.dense_passes else 3) if has_all_in_key(table, func) else 0
+
+
+def is_played(func: torch._ops.OpOverload) -> bool:
+    """Return whether substitutes of an overload are: they write to ``self`` at most."""
+    return variant_of(func) == "inplace" or not func._schema.is_mutable
