@@ -41,6 +41,7 @@ from detmode.cuda.plan import (
     with_places,
 )
 from detmode.process.arguments import tensors_in
+from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Undo
 
 __all__ = ["host_check", "recorder", "recording"]
@@ -373,6 +374,9 @@ class Recorder(TorchDispatchMode):
         rest = (step for step, _ in self._steps if not isinstance(step, Empty))
         return (*new, *(with_places(step, moved) for step in rest)), moved
 
+
+# PyTorch's own wrapper would import its compiler at the first call.
+untrace_dispatch(Recorder)
 
 _NONE = Form(torch.uint8, (), ())
 _ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
