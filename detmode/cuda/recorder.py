@@ -44,7 +44,7 @@ from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Undo
 
-__all__ = ["host_check", "recorder", "recording"]
+__all__ = ["host_check", "recording", "thread"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,12 +67,8 @@ class _Thread(threading.local):
     recorder: Recorder | None = None
 
 
-_thread = _Thread()
-
-
-def recorder() -> Recorder | None:
-    """The recorder of the current thread, while it records."""
-    return _thread.recorder
+thread = _Thread()
+"""Has the recorder of the current thread, while it records."""
 
 
 class recording(Undo):
@@ -89,7 +85,7 @@ class recording(Undo):
     def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int] = ()) -> None:
         super().__init__()
         self.recorder = Recorder(inputs, writes)
-        self.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
+        self.note(functools.partial(setattr, thread, "recorder", thread.recorder))
         for count, pop in _STACKS:
             self.note(functools.partial(_shorten, count, pop, count()))
 
@@ -97,7 +93,7 @@ class recording(Undo):
         torch._C._push_on_torch_dispatch_stack(self.recorder)
         # The recorder does not refer to it: in a circle, the tensors of the call would live on.
         torch._C._push_on_torch_function_stack(_HostReads(self.recorder))
-        _thread.recorder = self.recorder
+        thread.recorder = self.recorder
         return self.recorder
 
 
@@ -391,10 +387,9 @@ def host_check(function: F) -> F:
 
     @functools.wraps(function)
     def check(*args: Any, **kwargs: Any) -> None:
-        here = _thread.recorder
-        if here is None:
+        if thread.recorder is None:
             function(*args, **kwargs)
         else:
-            here.check(function, args, kwargs)
+            thread.recorder.check(function, args, kwargs)
 
     return cast("F", check)

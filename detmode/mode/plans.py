@@ -121,11 +121,14 @@ class Plans:
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
-        form = self._form_of(args, kwargs)
-        variants = self._variants.get(form)
+        try:
+            # As _form_of does, without its call.
+            form = self._form_functions[len(args)](args, kwargs)
+            variants = self._variants.get(form)
+        except (AttributeError, TypeError):
+            return HAS_NO_PLAN
         if variants is None:
-            if form is not None:
-                self._variants.keep(form, ())
+            self._variants.keep(form, ())
             return HAS_NO_PLAN
         if not variants or _is_watched():
             return NOT_PLAYED

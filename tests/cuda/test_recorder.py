@@ -26,7 +26,7 @@ from detmode.cuda import (
 from detmode.cuda.memory import share_memory
 from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
-from detmode.cuda.recorder import host_check, recorder, recording
+from detmode.cuda.recorder import host_check, recording, thread
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS
@@ -43,7 +43,7 @@ def record(function: Callable[..., Any], *inputs: Tensor, writes: tuple[int, ...
     """The plan of a call, or why there is none."""
     with recording(inputs, writes) as here:
         result = function(*inputs)
-    assert recorder() is None
+    assert thread.recorder is None
     return here.plan(result) or here.problem
 
 
@@ -181,7 +181,7 @@ def test_what_is_not_known_is_refused(function: Callable[..., Any], problem: str
     found = record(function, torch.ones(3))
     assert isinstance(found, str)
     assert problem in found
-    assert recorder() is None
+    assert thread.recorder is None
     assert isinstance(record(clone, torch.ones(3)), Plan)
 
 
@@ -198,7 +198,7 @@ def test_an_error_ends_the_recording() -> None:
     """The error of a launcher is raised, and no mode is left on a stack."""
     with pytest.raises(ZeroDivisionError), recording([torch.ones(1)]):
         raise ZeroDivisionError
-    assert recorder() is None
+    assert thread.recorder is None
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._len_torch_function_stack() == 0
 

@@ -124,10 +124,10 @@ def _shared_divisor(
     if not count_include_pad and any(pads):
         return 0
     axes = zip(pooled.sizes, pooled.out_sizes, *windows)
-    is_inside = all(
+    is_inside = not ceil_mode or all(
         (out - 1) * step + length <= size + 2 * pad for size, out, length, step, pad in axes
     )
-    return math.prod(kernel) if is_inside or not ceil_mode else 0
+    return math.prod(kernel) if is_inside else 0
 
 
 def _check_shapes(
