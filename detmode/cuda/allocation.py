@@ -144,6 +144,10 @@ def _strides(sizes: tuple[int, ...], memory_format: torch.memory_format) -> tupl
         case (_, channels, height, width):
             plane = (height or 1) * (width or 1)
             return (channels or 1) * plane, plane, width or 1, 1
+        case (_, channels, depth, height, width):
+            plane = (height or 1) * (width or 1)
+            volume = (depth or 1) * plane
+            return (channels or 1) * volume, volume, plane, width or 1, 1
     return _packed(sizes, 1)
 
 
