@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
 from detmode.cuda.plan import (
@@ -37,7 +36,6 @@ from detmode.cuda.plan import (
     Step,
     StridedCopy,
     View,
-    places_in,
     with_places,
 )
 from detmode.process.arguments import tensors_in
@@ -122,7 +120,7 @@ class _HostReads(TorchFunctionMode):
     ) -> Any:
         if func in _HOST_READS:
             self._recorder.refuse("values are read on the host")
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 class Recorder(TorchDispatchMode):
@@ -143,6 +141,8 @@ class Recorder(TorchDispatchMode):
         # With the slots that each makes.
         self._steps: list[tuple[Step, tuple[int, ...]]] = []
         self._allocated: list[int] = []
+        # The slots whose memory steps name.
+        self._used: set[int] = set()
         # They are alive, so that nothing else gets their memory.
         self._slots: list[Tensor] = list(inputs)
         self._ranges = [range_of(tensor) for tensor in inputs]
@@ -182,7 +182,8 @@ class Recorder(TorchDispatchMode):
     def check(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Make a check of values, and note it where it looks at them."""
         if self._device is not None and self._device.type == "cpu":
-            self._note(Check(function, *self._as_views((args, kwargs))))
+            with torch._C.DisableTorchFunction():
+                self._note(Check(function, *self._as_views((args, kwargs))))
         outer, self._is_paused = self._is_paused, True
         try:
             return function(*args, **kwargs)
@@ -282,6 +283,7 @@ class Recorder(TorchDispatchMode):
             return NOWHERE
         address, slot = tensor.data_ptr(), self._slot_of(tensor)
         if slot is not None:
+            self._used.add(slot)
             return Pointer(slot, address - self._ranges[slot][0])
         self.refuse("memory of neither the inputs nor the call")
         return NOWHERE
@@ -290,8 +292,15 @@ class Recorder(TorchDispatchMode):
         place = self._place(tensor)
         return View(place, form_of(tensor) if self.problem is None else _NONE)
 
-    def _as_views(self, values: Any) -> Any:
-        return tree_map_only(Tensor, self._view, values)
+    def _as_views(self, value: Any) -> Any:
+        """Return an argument, in lists, tuples and dicts too, with views for its tensors."""
+        if isinstance(value, Tensor):
+            return self._view(value)
+        if isinstance(value, dict):
+            return {name: self._as_views(part) for name, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self._as_views, value))
+        return value
 
     # The plan
 
@@ -303,7 +312,7 @@ class Recorder(TorchDispatchMode):
         returned = {slot: value for slot, value in zip(slots, values) if slot is not None}
         if len(returned) < len(slots) - slots.count(None):
             self.refuse("two results have the same memory")
-        used = {place.slot for step, _ in self._steps for place in places_in(step)} | set(slots)
+        used = self._used.union(slots)
         self._check_use(used)
         if self.problem is not None:
             return None
@@ -367,8 +376,10 @@ class Recorder(TorchDispatchMode):
             for slot in slots if isinstance(step, AtenCall) else ():
                 moved[slot] = Pointer(number, 0)
                 number += 1
-        rest = (step for step, _ in self._steps if not isinstance(step, Empty))
-        return (*new, *(with_places(step, moved) for step in rest)), moved
+        rest: list[Step] = [step for step, _ in self._steps if not isinstance(step, Empty)]
+        if any(place != (slot, 0) for slot, place in moved.items()):
+            rest = [with_places(step, moved) for step in rest]
+        return (*new, *rest), moved
 
 
 # PyTorch's own wrapper would import its compiler at the first call.

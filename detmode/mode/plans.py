@@ -15,7 +15,6 @@ counted by :func:`refusals`.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -24,9 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
-from detmode.cuda.python_player import calls_aten, player
+from detmode.cuda.python_player import player
 from detmode.cuda.recorder import recording
 from detmode.mode.forms import GUARDS, FormFunctions, Matcher
 from detmode.mode.handled import Handled, Located
@@ -35,7 +33,6 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
 from detmode.process.by_id import ById
-from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
@@ -122,16 +119,18 @@ class Plans:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
         try:
-            # As _form_of does, without its call.
             form = self._form_functions[len(args)](args, kwargs)
             variants = self._variants.get(form)
         except (AttributeError, TypeError):
+            # A number stands for a tensor.
             return HAS_NO_PLAN
         if variants is None:
             self._variants.keep(form, ())
             return HAS_NO_PLAN
-        if not variants or _is_watched():
-            return NOT_PLAYED
+        # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or if
+        # PyTorch's flag is off.
+        if _count_modes() or repetitions or _get_trace() is not None or not is_flag_on():
+            return HAS_NO_PLAN
         for variant in variants:
             inputs = variant[0](args, kwargs)
             if inputs is not None:
@@ -151,14 +150,13 @@ class Plans:
         return play(*inputs)
 
     def run(self, call: Handled) -> Any:
-        """Make a call by its launcher, and record a plan if its form has been met before."""
-        form = self._form_of(call.args, call.kwargs)
+        """Make a call that was not played by its launcher, and record a plan."""
+        form = self._form_functions[len(call.args)](call.args, call.kwargs)
         variants = self._variants.get(form)
         if (
             variants is None
             or len(variants) == _VARIANTS
             or any(variant.match(call.args, call.kwargs) for variant in variants)
-            or _is_watched()
             or is_captured(call.tensors)
         ):
             return run_validated(call)
@@ -167,7 +165,11 @@ class Plans:
             if problem == _SPARSE:
                 self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
             return run_validated(call)
-        with recording(call.tensors, written_by(call)) as recorder:
+        record = recording(call.tensors, written_by(call))
+        if (problem := record.recorder.problem) is not None:
+            refuse(call, problem)
+            return run_validated(call)
+        with record as recorder:
             result = run_validated(call)
         plan = recorder.plan(result)
         if recorder.problem is not None:
@@ -179,13 +181,6 @@ class Plans:
     def forget(self) -> None:
         """Let all be recorded again."""
         self._variants.clear()
-
-    def _form_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._form_functions[len(args)](args, kwargs)
-        except (AttributeError, TypeError):
-            # A number stands for a tensor.
-            return None
 
 
 _plans: ById[Bounded[Any, Plans]] = ById()
@@ -256,13 +251,6 @@ def refuse(call: Handled, problem: str) -> None:
         _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
 
 
-def _is_watched() -> bool:
-    """Return whether anything else sees the calls of this thread, or PyTorch's flag is off."""
-    if _count_modes() or repetitions or _get_trace() is not None:
-        return True
-    return not is_flag_on()
-
-
 def is_captured(tensors: Sequence[Tensor]) -> bool:
     """Return whether a CUDA graph captures what is done with tensors."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
@@ -278,8 +266,6 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
         return "its tensors are on several devices"
     if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
         return "its tensors are not on the current GPU"
-    if share_memory(map(range_of, tensors)):
-        return "inputs share memory"
     return None
 
 
@@ -296,6 +282,4 @@ def _variant(call: Handled, plan: Plan | None) -> _Variant:
     if plan is None:
         return _Variant(Matcher(call, ()).function(), None, gradients)
     play = player(plan, call.tensors[0].get_device())
-    if calls_aten(plan):
-        play = functools.partial(own_calls.run, play)
     return _Variant(Matcher(call, plan.writes).function(), play, gradients)

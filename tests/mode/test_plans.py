@@ -211,8 +211,13 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
 def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with ever new shapes pay one look-up a call, and none that may record."""
     looked_up, recorded = [], []
-    form_of, run = plans.Plans._form_of, plans.Plans.run
-    monkeypatch.setattr(plans.Plans, "_form_of", lambda *a: looked_up.append(1) or form_of(*a))
+    run = plans.Plans.run
+
+    def function_for(functions: plans.FormFunctions, number: int) -> Callable[..., object]:
+        looked_up.append(number)
+        return dict.__getitem__(functions, number)
+
+    monkeypatch.setattr(plans.FormFunctions, "__getitem__", function_for)
     monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
     plans.forget()
     x, index, source = example()
