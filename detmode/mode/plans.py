@@ -127,7 +127,7 @@ class Plans:
         if variants is None:
             self._variants.keep(form, ())
             return HAS_NO_PLAN
-        # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or if
+        # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or
         # PyTorch's flag is off.
         if _count_modes() or repetitions or _get_trace() is not None or not is_flag_on():
             return HAS_NO_PLAN
