@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
+from detmode.cuda.operator_facts import ABOUT_FORMS, operator_facts
 from detmode.cuda.plan import (
     CONSTANT,
     NOWHERE,
@@ -54,11 +55,6 @@ _STEP = 512
 _HOST_READS = frozenset(
     getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
 )
-_REFUSED_TAGS = {
-    torch.Tag.data_dependent_output: "values are read on the host",
-    torch.Tag.dynamic_output_shape: "the size of a result depends on values",
-    torch.Tag.nondeterministic_seeded: "random numbers are drawn",
-}
 
 
 class _Thread(threading.local):
@@ -203,26 +199,24 @@ class Recorder(TorchDispatchMode):
     def _note_call(
         self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
+        name, n_results, writes, makes_views, problem = operator_facts(func)
         results = tensors_in([result])
         tensors = results or tensors_in((*args, *kwargs.values()))
-        if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+        if name in ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
             return None
-        for tag, problem in _REFUSED_TAGS.items():
-            if tag in func.tags:
-                return self.refuse(f"{func}: {problem}")
-        if len(results) < len(func._schema.returns):
+        if problem is not None:
+            return self.refuse(f"{func}: {problem}")
+        if len(results) < n_results:
             return self.refuse(f"{func}: a result is no tensor")
-        name = func._schema.name
         if name in ("aten::zero_", "aten::fill_") and self._note_fill(args):
             return None
         if name == "aten::copy_":
             return self._note_copy(args[0], args[1])
-        is_view = not func._schema.is_mutable and any(r.alias_info for r in func._schema.returns)
-        new = [] if is_view else [tensor for tensor in results if not self._knows(tensor)]
+        new = [] if makes_views else [tensor for tensor in results if not self._knows(tensor)]
         if name in ("aten::clone", "aten::_to_copy") and len(new) == 1:
             self.allocated(new[0])
             return self._note_copy(new[0], args[0])
-        if not new and not func._schema.is_mutable:
+        if not new and not writes:
             return None  # views
         args, kwargs = self._as_views((args, kwargs))
         has_flag = torch.are_deterministic_algorithms_enabled()
@@ -386,8 +380,6 @@ class Recorder(TorchDispatchMode):
 untrace_dispatch(Recorder)
 
 _NONE = Form(torch.uint8, (), ())
-_ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
-"""Operators that look at no values."""
 
 
 def host_check(function: F) -> F:
