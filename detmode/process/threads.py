@@ -123,7 +123,11 @@ def _run(
     with ExitStack() as stack:
         for follower in followers:
             try:
-                stack.enter_context(follower())
+                block = follower()
+                block.__enter__()
+                # ExitStack.enter_context looks `__exit__` up in the class, where it may be a
+                # property: of a block that ends with what holds it.
+                stack.callback(block.__exit__, None, None, None)
             except Exception:
                 # The thread that has started this one waits until it runs.
                 _logger.exception("a thread is not followed")

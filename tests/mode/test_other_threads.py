@@ -10,6 +10,7 @@ import torch
 
 import detmode
 from detmode import DeterministicMode
+from detmode.mode import dispatch_stack
 
 
 def index_add() -> torch.Tensor:
@@ -56,6 +57,19 @@ def test_a_mode_does_not_vouch_for_what_it_has_not_seen(start):
         index_add()
     assert [row.action for row in mode.report()] == ["substitute"]
     assert mode.report().verdict.startswith("not checked: 1 call of other threads")
+
+
+@pytest.mark.parametrize("acts_in_threads", [False, True])
+def test_a_thread_leaves_what_it_has_entered(acts_in_threads, monkeypatch, caplog):
+    """Its block ends with it, and nothing is logged."""
+    left = []
+    monkeypatch.setattr(dispatch_stack, "take_off", lambda mode, _: left.append(mode))
+    mode = DeterministicMode(simulate="cuda")
+    mode.acts_in_threads = acts_in_threads
+    with mode:
+        in_a_thread()
+        assert len(left) == 1
+    assert not caplog.records
 
 
 def test_calls_without_a_rule_are_not_counted():
