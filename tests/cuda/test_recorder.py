@@ -27,6 +27,7 @@ from detmode.cuda.memory import share_memory
 from detmode.cuda.plan import AtenCall, Check, Copy, Empty, Fill, Launch, Plan, Pointer, StridedCopy
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import host_check, recording, thread
+from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS
@@ -95,6 +96,34 @@ def test_operators_are_called_under_the_same_flag() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert flags == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda x: torch.sort(x)[0], "aten::sort"),
+        (lambda x: x.double(), "aten::copy_"),
+        (lambda x: new_full(x, (2,), 1.5), "aten::fill_"),
+    ],
+    ids=["an operator", "a copy of elements", "a pattern"],
+)
+def test_operators_are_called_as_detmodes_own(
+    function: Callable[[Tensor], Tensor], operator: str
+) -> None:
+    """Kernels that are registered for listed operators let them pass."""
+    calls: list[tuple[str, bool]] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append((func._schema.name, own_calls.here()))
+            return func(*args, **(kwargs or {}))
+
+    plan = record(function, torch.ones(4))
+    with Noting():
+        play(plan, torch.ones(4))
+    assert [is_own for name, is_own in calls if name == operator] == [True]
 
 
 def test_results_that_are_views() -> None:
