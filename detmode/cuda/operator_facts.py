@@ -1,4 +1,4 @@
-"""What the recorder asks of an operator of ATen that a launcher calls."""
+"""The facts about an operator of ATen that decide how the recorder notes a call of it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class OperatorFacts(NamedTuple):
 def operator_facts(func: torch._ops.OpOverload) -> OperatorFacts:
     """Return the facts about an operator."""
     schema, tags = func._schema, func.tags
-    makes_views = not schema.is_mutable and any(each.alias_info for each in schema.returns)
+    makes_views = not schema.is_mutable and any(result.alias_info for result in schema.returns)
     problem = next((problem for tag, problem in _REFUSED_TAGS.items() if tag in tags), None)
     return OperatorFacts(schema.name, len(schema.returns), schema.is_mutable, makes_views, problem)
