@@ -15,7 +15,7 @@ import gc
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import allocation, native, python_player
+from detmode.cuda.native import host_steps
 
 TARGET = 1.10
 NONE = "no mode"
@@ -76,15 +77,30 @@ def zeroed(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def measure(name: str, rounds: int, steps: int) -> dict[str, tuple[float, float]]:
+@contextlib.contextmanager
+def without_steps_on_the_host() -> Iterator[None]:
+    """Leave out what the player in C++ hands to Python on a CPU, as launches are left out."""
+    player = native.player() if native.is_wanted() else None
+    if player is None:
+        yield
+        return
+    player.dm_host_step(None)
+    try:
+        yield
+    finally:
+        player.dm_host_step(host_steps.make)
+
+
+def measure(name: str, rounds: int, steps: int, warn_only: bool) -> dict[str, tuple[float, float]]:
     """By side the shortest step in microseconds, and the median ratio to a step without a mode."""
     step = step_of(name)
     around: dict[str, AbstractContextManager[Any]] = {NONE: contextlib.nullcontext()}
     for side, options in SIDES.items():
-        around[side] = DeterministicMode(simulate="cuda", **options)
+        around[side] = DeterministicMode(simulate="cuda", warn_only=warn_only, **options)
     times: dict[str, list[float]] = {side: [] for side in around}
     with (
         without_launches(),
+        without_steps_on_the_host(),
         mock.patch.object(allocation, "_poison", zeroed),
         mock.patch.object(python_player.WRITERS["cpu"], "empty", staticmethod(allocation.on_cpu)),
     ):
@@ -108,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=10, help="in each round")
     parser.add_argument("--only", default="", help="models whose names contain this")
     parser.add_argument("--native", action="store_true", help="with the player in C++")
+    parser.add_argument("--warn-only", action="store_true", help="in the mode that only warns")
     return parser
 
 
@@ -117,10 +134,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.native:
         os.environ[native.VARIABLE] = "1"
         native.build()
+        with DeterministicMode(intercept="listed"):
+            pass  # the first block would hand steps to Python
     lines = []
     for name in MODELS:
         if options.only in name:
-            sides = measure(name, options.rounds, options.steps)
+            sides = measure(name, options.rounds, options.steps, options.warn_only)
             figures = [f"{ratio:.2f}" for side, (_, ratio) in sides.items() if side != NONE]
             lines.append((name, f"{sides[NONE][0]:.0f}", *figures))
     print(table(("", f"{NONE}, us", *SIDES), lines))

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ("detmode.cuda.rows", "detmode.cuda.strips", "detmode.cuda.accumulator")
+SHARED = ("detmode.cuda.rows", "detmode.cuda.accumulator")
 """The modules outside of the families that decide on launches."""
 
 

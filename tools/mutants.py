@@ -333,8 +333,13 @@ UNSEEN = (
     ),
     *_seen_by(
         "test_accumulator.py",
-        ("accumulator.cuh", "scaled_in_double", "return __double2ll_rn(", "return __double2ll_rz("),
-        ("accumulator.cuh", "scaled_by_shift", "below_half + odd)", "below_half)"),
+        (
+            "sum_component.cuh",
+            "scaled_in_double",
+            "return __double2ll_rn(",
+            "return __double2ll_rz(",
+        ),
+        ("sum_component.cuh", "scaled_by_shift", "below_half + odd)", "below_half)"),
     ),
     *_seen_by("test_versions.py -k both_ends", ("chain.py", "on_mps", '"2.15"', '"2.14"')),
     *_seen_by(

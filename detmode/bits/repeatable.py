@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.bits import draws
 from detmode.bits.effects import Effects
-from detmode.bits.snapshot import CannotRepeatError, Snapshot
+from detmode.bits.snapshot import Snapshot
 from detmode.bits.tensors import has_data, is_capturing
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
 
@@ -59,8 +59,8 @@ class StartingState:
             may write what their schemas do not say.
 
     Raises:
-        CannotRepeatError: a tensor is of a kind that cannot be copied exactly.
-        RuntimeError: PyTorch cannot copy it, for instance for lack of memory.
+        RuntimeError: a tensor is of a kind that cannot be copied exactly, or PyTorch cannot copy
+            it, for instance for lack of memory.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class StartingState:
         """Return the arguments as they were, with which a repeat draws the same random numbers.
 
         Raises:
-            CannotRepeatError: other threads might draw them too.
+            RuntimeError: other threads might draw them too.
         """
         with without_modes():
             args, kwargs = self._snapshot.copy()
@@ -101,7 +101,7 @@ class StartingState:
             if _GENERATOR in self._names and len(drawn) == 1:
                 return self._with_private(drawn[0], args, kwargs)
             if drawn and not self._is_alone:
-                raise CannotRepeatError("it draws from a generator that other threads use")
+                raise RuntimeError("it draws from a generator that other threads use")
             self._is_set_back = bool(drawn)
             for number in drawn:
                 self._sources[number].set_state(self._before[number])
@@ -111,13 +111,13 @@ class StartingState:
         """Check that a repeat, which has just ended, started from the same state.
 
         Raises:
-            CannotRepeatError: another thread drew random numbers during the call.
+            RuntimeError: another thread drew random numbers during the call.
         """
         if self._private is None or self._is_alone:
             return
         with without_modes():
             if not torch.equal(self._private.get_state(), self._expected):
-                raise CannotRepeatError("another thread drew from its generator meanwhile")
+                raise RuntimeError("another thread drew from its generator meanwhile")
 
     def resume(self) -> None:
         """Give the generators the states in which the program's own call left them."""

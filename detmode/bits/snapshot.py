@@ -16,10 +16,6 @@ _ALIGNMENT = 512
 """The CUDA allocator's alignment; kernels depend on an address only modulo this."""
 
 
-class CannotRepeatError(Exception):
-    """A call that cannot be made again from the same state."""
-
-
 class _Span:
     """The part of a storage that a call's tensors use: a copy of its bytes."""
 
@@ -63,7 +59,7 @@ class Snapshot:
             are not copied: the copied arguments have the tensors themselves. ``None`` copies all.
 
     Raises:
-        CannotRepeatError: a tensor is of another kind, such as a quantized one.
+        RuntimeError: a tensor is of another kind, such as a quantized one.
         torch.OutOfMemoryError: there is no memory for a copy.
     """
 
@@ -92,7 +88,7 @@ class Snapshot:
             if tensor.layout in SPARSE_PARTS:
                 self._sparse[id(tensor)] = tensor.clone()
             elif tensor.layout != torch.strided or tensor.is_quantized:
-                raise CannotRepeatError(f"{tensor.layout} tensor of {tensor.dtype}")
+                raise RuntimeError(f"{tensor.layout} tensor of {tensor.dtype}")
             elif not tensor._is_zerotensor():
                 together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         self._spans: dict[int, _Span] = {}

@@ -31,6 +31,7 @@ from detmode.cuda.launch import (
     load,
     magic_number,
     most_shared,
+    of_dtypes,
     unavailable,
 )
 from detmode.cuda.source import CompileError, Source, compile_for, sources_of
@@ -58,6 +59,7 @@ __all__ = [
     "new_empty",
     "new_full",
     "new_zeros",
+    "of_dtypes",
     "parts_of",
     "sources_of",
     "stretch",

@@ -67,20 +67,23 @@ class _Folder:
         """Return the path of a file, valid in this process only."""
         return os.path.join(self._at, name)
 
-    def find(self, name: str) -> str | None:
-        """Return the note stored with a file; None if the file is missing or has changed."""
+    def find(self, name: str) -> Kept | None:
+        """Return a file and the note stored with it; None if it is missing or has changed."""
         content, record = self._read(name), self._read(name + _DIGEST)
         if content is None or record is None:
             return None
         digest, _, note = record.decode(errors="replace").partition("\n")
-        return note if digest == _digest(name, note, content) else None
+        if digest != _digest(name, note, content):
+            return None
+        return Kept(self, self.path / name, self.at(name), note, is_new=False)
 
-    def keep(self, name: str, content: bytes, note: str) -> None:
-        """Write a file, its digest and its note, each atomically."""
+    def keep(self, name: str, content: bytes, note: str) -> Kept:
+        """Write a file, its digest and its note, each atomically; return it."""
         record = f"{_digest(name, note, content)}\n{note}".encode()
         for entry, written in ((name, content), (name + _DIGEST, record)):
             # Others may read it if the umask allows, because the cache may be shared.
             replace_entry(self.at(entry), written, 0o644)
+        return Kept(self, self.path / name, self.at(name), note, is_new=True)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -102,19 +105,17 @@ class Kept:
     Args:
         folder: the folder that holds the file.
         path: the file's path.
+        loaded_from: the path from which this process loads the verified file while the folder is
+            held open.
         note: the note that was stored with it.
         is_new: true if it was compiled for this call, and not found.
     """
 
     folder: _Folder
     path: Path
+    loaded_from: str
     note: str
-    is_new: bool = False
-
-    @property
-    def loaded_from(self) -> str:
-        """The path from which this process loads the verified file while this object lives."""
-        return self.folder.at(self.path.name)
+    is_new: bool
 
 
 def find(kind: str, name: str) -> Kept | None:
@@ -153,8 +154,7 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
 
 
 def _found(folder: _Folder | None, name: str) -> Kept | None:
-    note = None if folder is None else folder.find(name)
-    return None if folder is None or note is None else Kept(folder, folder.path / name, note)
+    return None if folder is None else folder.find(name)
 
 
 def _made(
@@ -163,18 +163,15 @@ def _made(
     content, note = make()
     if shared is not None:
         try:
-            shared.keep(name, content, note)
-            return Kept(shared, shared.path / name, note, is_new=True)
+            return shared.keep(name, content, note)
         except OSError as error:
             _warn(f"the cache {shared.path} cannot be written: {error.strerror}. {_PRIVATE}")
     try:
-        private = _private(kind)
-        private.keep(name, content, note)
+        return _private(kind).keep(name, content, note)
     except OSError as error:
         raise CompileError(
             f"compiled kernels cannot be kept anywhere ({error}); {_REMEDY}"
         ) from None
-    return Kept(private, private.path / name, note, is_new=True)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -45,6 +45,11 @@ def ctype(dtype: torch.dtype) -> str:
         return CTYPES[dtype]
     except KeyError:
         raise TypeError(f"detmode's CUDA kernels do not support {dtype}") from None
+
+
+def of_dtypes(dtypes: Iterable[torch.dtype], *kernels: str) -> tuple[str, ...]:
+    """The entries of kernels that are templates of a dtype: all of one, then those of the next."""
+    return tuple(f"{kernel}<{ctype(dtype)}>" for kernel in kernels for dtype in dtypes)
 
 
 def index_ctype(*counts: int) -> str:

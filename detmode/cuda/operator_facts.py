@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["ABOUT_FORMS", "OperatorFacts", "operator_facts"]
+__all__ = ["ABOUT_FORMS", "HOST_READ", "OperatorFacts", "operator_facts"]
 
 ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
 """Operators that look at no values."""
 
+HOST_READ = "values are read on the host"
 _REFUSED_TAGS = {
-    torch.Tag.data_dependent_output: "values are read on the host",
+    torch.Tag.data_dependent_output: HOST_READ,
     torch.Tag.dynamic_output_shape: "the size of a result depends on values",
     torch.Tag.nondeterministic_seeded: "random numbers are drawn",
 }

@@ -27,10 +27,10 @@ __all__ = [
     "Fill",
     "Form",
     "Launch",
+    "Look",
     "Plan",
     "Pointer",
     "Step",
-    "StridedCopy",
     "View",
     "with_places",
 ]
@@ -88,18 +88,16 @@ class Fill(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy bytes that lie together."""
+    """Copy elements as ``target.copy_(source)`` does.
 
-    target: Pointer
-    source: Pointer
-    nbytes: int
-
-
-class StridedCopy(NamedTuple):
-    """Copy and convert elements as ``target.copy_(source)`` does."""
+    Args:
+        nbytes: of both, where the elements lie together and alike; ``None`` where they are copied
+            one by one, or converted.
+    """
 
     target: View
     source: View
+    nbytes: int | None
 
 
 class Launch(NamedTuple):
@@ -153,10 +151,28 @@ class AtenCall(NamedTuple):
     has_flag: bool
 
 
-Step: TypeAlias = Empty | Fill | Copy | StridedCopy | Launch | Check | AtenCall
+Step: TypeAlias = Empty | Fill | Copy | Launch | Check | AtenCall
 
 EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
 """The first word of a step."""
+
+
+class Look(NamedTuple):
+    """Look at the values of a slot on the host, for a number or a size that they decide on.
+
+    Args:
+        kind: ``NONZERO``: where it is not zero, which is one slot more; or ``LARGEST``: one more
+            than its largest number.
+        slot: an input of the plan.
+        least: that number is at least.
+    """
+
+    kind: int
+    slot: int
+    least: int
+
+
+NONZERO, LARGEST = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,12 +180,14 @@ class Plan:
     """The steps of a call.
 
     Args:
-        inputs: the forms of the call's tensors, which are the first slots.
+        inputs: the forms of the call's tensors, which are the first slots, and of what looks make.
         device: ``"cuda"`` or ``"cpu"``.
         steps: in order. Allocations come before what uses them.
         results: the slots that the call returns; None for a result that is None.
         is_tuple: whether it returns a tuple.
         writes: the inputs that the call writes to. No input may share memory with them.
+        looks: at values of inputs, in order, before the steps: what they decide on is a condition
+            of the plan.
     """
 
     inputs: tuple[Form, ...]
@@ -178,6 +196,7 @@ class Plan:
     results: tuple[int | None, ...]
     is_tuple: bool
     writes: tuple[int, ...] = ()
+    looks: tuple[Look, ...] = ()
 
     def words(self, number: Any) -> list[int] | None:
         """The plan as numbers for the player in C++; None if it has a step of Python's.
@@ -239,9 +258,9 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
             pattern = _period(pattern)
             word = int.from_bytes((pattern * 8)[:8], "little", signed=True)
             yield from (FILL, *place, nbytes, word, len(pattern))
-        case Copy(target, source, nbytes):
-            yield from (COPY, *target, *source, nbytes)
-        case StridedCopy(target, source):
+        case Copy(target, source, int(nbytes)):
+            yield from (COPY, *target.place, *source.place, nbytes)
+        case Copy(target, source):
             for head, view in ((STRIDED_COPY,), target), ((), source):
                 yield from (*head, *view.place, *_form_words(view.form))
         case Launch(_, _, grid, block, shared, pointers, numbers, offsets):

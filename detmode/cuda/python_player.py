@@ -32,7 +32,6 @@ from detmode.cuda.plan import (
     Plan,
     Pointer,
     Step,
-    StridedCopy,
     View,
 )
 from detmode.process.arguments import tensors_in
@@ -99,9 +98,8 @@ class _Writer:
         for step in self.plan.steps:
             self._write(step)
         results = ["None" if slot is None else f"t{slot}" for slot in self.plan.results]
-        self.line(
-            f"return ({', '.join(results)},)" if self.plan.is_tuple else f"return {results[0]}"
-        )
+        several = "".join(f"{result}, " for result in results)
+        self.line(f"return ({several})" if self.plan.is_tuple else f"return {results[0]}")
         names = ", ".join(f"c{number}" for number in range(len(self.constants)))
         lines = "\n        ".join(self._lines)
         return f"def make({names}):\n    def play({taken}):\n        {lines}\n    return play\n"
@@ -132,9 +130,9 @@ class _Writer:
                 form = Form(words, (nbytes // len(pattern),), (1,))
                 self.calls_aten = True
                 self.line(f"{self.tensor(View(place, form))}.fill_({self.name(number)})")
-            case Copy(target, source, nbytes):
-                self._copy(self.address(target), self.address(source), nbytes)
-            case StridedCopy(target, source):
+            case Copy(target, source, int(nbytes)):
+                self._copy(self.address(target.place), self.address(source.place), nbytes)
+            case Copy(target, source):
                 self.calls_aten = True
                 self.line(f"{self.tensor(target)}.copy_({self.tensor(source)})")
             case Launch():

@@ -1,6 +1,6 @@
 """Writing down what a launcher does, as a plan.
 
-While a :class:`recording` is entered in a thread, what launchers do passes through here: their
+While a :func:`recording` is entered in a thread, what launchers do passes through here: their
 allocations and launches by a line in the functions that make them, what they call of ATen by a
 dispatch mode, and what they read on the host by a mode for functions of Python's.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 import torch
@@ -21,9 +22,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
-from detmode.cuda.operator_facts import ABOUT_FORMS, operator_facts
+from detmode.cuda.operator_facts import ABOUT_FORMS, HOST_READ, operator_facts
 from detmode.cuda.plan import (
     CONSTANT,
+    LARGEST,
+    NONZERO,
     NOWHERE,
     AtenCall,
     Check,
@@ -32,10 +35,10 @@ from detmode.cuda.plan import (
     Fill,
     Form,
     Launch,
+    Look,
     Plan,
     Pointer,
     Step,
-    StridedCopy,
     View,
     with_places,
 )
@@ -43,7 +46,7 @@ from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Undo
 
-__all__ = ["host_check", "recording", "thread"]
+__all__ = ["host_check", "one_above", "recording", "thread"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,37 +61,38 @@ _HOST_READS = frozenset(
 
 
 class _Thread(threading.local):
-    recorder: Recorder | None = None
+    recorder: _Recorder | None = None
 
 
 thread = _Thread()
 """Has the recorder of the current thread, while it records."""
 
 
-class recording(Undo):
-    """Record what the current thread launches, until the block ends.
+def recording(
+    inputs: Sequence[Tensor], writes: Sequence[int] = ()
+) -> AbstractContextManager[_Recorder]:
+    """Return a block in which what the current thread launches is recorded.
 
     Args:
         inputs: the call's tensors, in the order of its arguments.
         writes: the positions of those that the call writes to.
 
-    Attributes:
-        recorder: gives the plan.
+    Returns:
+        The block, which gives the recorder of the plan.
     """
+    return Undo(functools.partial(_record, inputs, writes))
 
-    def __init__(self, inputs: Sequence[Tensor], writes: Sequence[int] = ()) -> None:
-        super().__init__()
-        self.recorder = Recorder(inputs, writes)
-        self.note(functools.partial(setattr, thread, "recorder", thread.recorder))
-        for count, pop in _STACKS:
-            self.note(functools.partial(_shorten, count, pop, count()))
 
-    def __enter__(self) -> Recorder:
-        torch._C._push_on_torch_dispatch_stack(self.recorder)
-        # The recorder does not refer to it: in a circle, the tensors of the call would live on.
-        torch._C._push_on_torch_function_stack(_HostReads(self.recorder))
-        thread.recorder = self.recorder
-        return self.recorder
+def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> _Recorder:
+    recorder = _Recorder(inputs, writes)
+    undo.note(functools.partial(setattr, thread, "recorder", thread.recorder))
+    for count, pop in _STACKS:
+        undo.note(functools.partial(_shorten, count, pop, count()))
+    torch._C._push_on_torch_dispatch_stack(recorder)
+    # The recorder does not refer to it: in a circle, the tensors of the call would live on.
+    torch._C._push_on_torch_function_stack(_HostReads(recorder))
+    thread.recorder = recorder
+    return recorder
 
 
 _STACKS: tuple[tuple[Callable[[], int], Callable[[], object]], ...] = (
@@ -108,22 +112,22 @@ def _shorten(count: Callable[[], int], pop: Callable[[], object], length: int) -
 class _HostReads(TorchFunctionMode):
     """Notes that values are read on the host, of which ATen sees nothing for CPU tensors."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: _Recorder) -> None:
         self._recorder = recorder
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _HOST_READS:
-            self._recorder.refuse("values are read on the host")
+            self._recorder.refuse(HOST_READ)
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-class Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):
     """The record of a launcher, so far.
 
     Args:
-        inputs, writes: as of :class:`recording`.
+        inputs, writes: as of :func:`recording`.
 
     Attributes:
         problem: the reason why there is no plan; None so far.
@@ -143,6 +147,8 @@ class Recorder(TorchDispatchMode):
         self._slots: list[Tensor] = list(inputs)
         self._ranges = [range_of(tensor) for tensor in inputs]
         self._n_inputs = len(inputs)
+        self._looks: list[Look] = []
+        self._problem_of_looks: str | None = None
         self._device = inputs[0].device if inputs else None
         if share_memory(self._ranges):
             # An address would not say which of them is meant.
@@ -186,6 +192,36 @@ class Recorder(TorchDispatchMode):
         finally:
             self._is_paused = outer
 
+    def look(self, look: Look, values: Tensor, problem: str) -> None:
+        """Note that values are looked at, those of an input before anything else is done.
+
+        Args:
+            look: all except the slot.
+            values: those.
+            problem: of a plan that may not look, or of other values.
+        """
+        same = (
+            slot
+            for slot, tensor in enumerate(self._slots[: self._n_inputs])
+            if tensor.is_set_to(values) and values.numel() > 0
+        )
+        slot = next(same, None)
+        if slot is None or self._steps:
+            return self.refuse(problem)
+        self._looks.append(look._replace(slot=slot))
+        self._problem_of_looks = self._problem_of_looks or problem
+        return None
+
+    def one_above(self, values: Tensor, least: int) -> int | None:
+        """Return :func:`one_above`, and note it."""
+        with torch._C.DisableTorchFunction():
+            self.look(Look(LARGEST, CONSTANT, least), values, HOST_READ)
+        outer, self._is_paused = self._is_paused, True
+        try:
+            return _one_above(values, least)
+        finally:
+            self._is_paused = outer
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -204,6 +240,8 @@ class Recorder(TorchDispatchMode):
         tensors = results or tensors_in((*args, *kwargs.values()))
         if name in ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
             return None
+        if name == "aten::nonzero":
+            return self._note_nonzero(args[0], result, f"{func}: {problem}")
         if problem is not None:
             return self.refuse(f"{func}: {problem}")
         if len(results) < n_results:
@@ -222,6 +260,13 @@ class Recorder(TorchDispatchMode):
         has_flag = torch.are_deterministic_algorithms_enabled()
         self._note(AtenCall(func, args, kwargs, tuple(map(form_of, new)), has_flag), new)
 
+    def _note_nonzero(self, values: Tensor, result: Tensor, problem: str) -> None:
+        """Note a look that has found one more input."""
+        self.look(Look(NONZERO, CONSTANT, 0), values, problem)
+        self._slots.append(result)
+        self._ranges.append(range_of(result))
+        self._n_inputs += 1
+
     def _note_fill(self, args: Any) -> bool:
         """Note that memory is filled with one number; return false if it is another fill."""
         target, *values = args
@@ -239,10 +284,8 @@ class Recorder(TorchDispatchMode):
         if target.numel() == 0:
             return
         to, of = self._view(target), self._view(source)
-        if to.form == of.form and is_dense(to.form):
-            self._note(Copy(to.place, of.place, to.form.nbytes))
-        else:
-            self._note(StridedCopy(to, of))
+        is_alike = to.form == of.form and is_dense(to.form)
+        self._note(Copy(to, of, to.form.nbytes if is_alike else None))
 
     # Memory
 
@@ -298,8 +341,15 @@ class Recorder(TorchDispatchMode):
 
     # The plan
 
-    def plan(self, result: Any) -> Plan | None:
-        """The plan of the call that has given a result; None if there is a problem."""
+    def plan(self, result: Any, *, may_look: bool = False) -> Plan | None:
+        """The plan of the call that has given a result; None if there is a problem.
+
+        Args:
+            result: of the call.
+            may_look: it may look at values before its steps.
+        """
+        if self._problem_of_looks is not None and not may_look:
+            self.refuse(self._problem_of_looks)
         is_tuple = isinstance(result, (tuple, list))
         values = list(result) if is_tuple else [result]
         slots = [None if value is None else self._returned(value) for value in values]
@@ -318,6 +368,7 @@ class Recorder(TorchDispatchMode):
             results=tuple(None if slot is None else moved[slot].slot for slot in slots),
             is_tuple=is_tuple,
             writes=self._writes,
+            looks=tuple(self._looks),
         )
 
     def _returned(self, value: Any) -> int | None:
@@ -377,9 +428,30 @@ class Recorder(TorchDispatchMode):
 
 
 # PyTorch's own wrapper would import its compiler at the first call.
-untrace_dispatch(Recorder)
+untrace_dispatch(_Recorder)
 
 _NONE = Form(torch.uint8, (), ())
+
+
+def one_above(values: Tensor, least: int) -> int | None:
+    """Return one more than the largest of integers, or ``least`` if that is more.
+
+    A plan looks again, so what is launched afterwards may depend on the number.
+
+    Args:
+        values: integers, at least one.
+        least: for smaller ones.
+
+    Returns:
+        ``None`` if one is negative.
+    """
+    here = thread.recorder
+    return _one_above(values, least) if here is None else here.one_above(values, least)
+
+
+def _one_above(values: Tensor, least: int) -> int | None:
+    smallest, largest = torch.stack(torch.aminmax(values)).tolist()
+    return None if smallest < 0 else max(largest + 1, least)
 
 
 def host_check(function: F) -> F:

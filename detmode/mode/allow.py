@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from detmode.mode.decorator import decorated
 from detmode.mode.options import operator_names
 from detmode.process.dispatch import untraced
-from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undone, undone_at_end
 from detmode.sites.forward_memory import forward_memory
 from detmode.table.names import Operator
 
@@ -68,11 +68,8 @@ class allow:
         traceback: TracebackType | None,
         undo: Undo | None = None,
     ) -> None:
-        undo = undo or undo_to_run(self._entered)
-        if undo is None:
-            raise RuntimeError("allow(): this thread leaves a region that it has not entered")
-        undo.run()
-        tell_if_elsewhere(undo, "allow()", error)
+        message = "allow(): this thread leaves a region that it has not entered"
+        tell_if_elsewhere(undone(undo, self._entered, message), "allow()", error)
 
     __exit__ = leaving(_exit)
 

@@ -104,6 +104,8 @@ class BaseMode(CompiledInside):
         self.unsettled: dict[str, str] = {}
         self.counts_native: bool | None = None
         self.guests: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # The player's knowledge, from the first block on in which there is one.
+        self.taught: Any = None
         self._said: set[str] = set()
 
     @property

@@ -30,11 +30,11 @@ from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel, RecheckedListedLevel
+from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
-from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undo_to_run, undone_at_end
+from detmode.process.undo import Undo, leaving, tell_if_elsewhere, undone, undone_at_end
 from detmode.reports.failure import failure_of
 from detmode.reports.page import plural
 from detmode.reports.report import Report
@@ -244,13 +244,11 @@ class DeterministicMode(BaseMode):
         """Return a new level, for one entering in this thread."""
         plain, rechecked = self._levels
         if not self._recheck:
-            if self.intercepts_listed and plain is Level and native.is_wanted():
-                from detmode.mode.native_calls import level_for  # off by default
+            if plain is Level and native.is_wanted():
+                from detmode.mode.native_calls import level_for  # brings ctypes' functions
 
                 return level_for(self)
             return plain(self)
-        if self.intercepts_listed:
-            rechecked = RecheckedListedLevel
         if self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
@@ -265,12 +263,8 @@ class DeterministicMode(BaseMode):
         traceback: TracebackType | None,
         undo: Undo | None = None,
     ) -> None:
-        undo = undo or undo_to_run(self._entered)
-        if undo is None:
-            raise RuntimeError(
-                "DeterministicMode: this thread leaves a mode that it has not entered"
-            )
-        undo.run()
+        message = "DeterministicMode: this thread leaves a mode that it has not entered"
+        undo = undone(undo, self._entered, message)
         self._failure = failure_of(error)
         if self._summary and not self._entered:
             print(f"detmode: {self.report().verdict}", file=sys.stderr)

@@ -60,6 +60,12 @@ class Handled(Call):
         """All names that mean the overload in a report, an allow region or an override."""
         return self.overload.names
 
+    @property
+    def reads_warn_only(self) -> bool:
+        """True if ATen may look at PyTorch's ``warn_only``: its kernel does, or alerts."""
+        rule = self.rule
+        return self.overload.reads_warn_only or rule is None or rule.alert is not None
+
     def run(self) -> Any:
         """Make the call by ATen."""
         return self.overload.run(*self.args, **self.kwargs)
@@ -72,12 +78,13 @@ class Located:
         overload: the facts about the overload.
 
     Attributes:
-        name, names, notes, site: as of a :class:`Handled` call.
+        func, name, names, notes, site: as of a :class:`Handled` call.
     """
 
-    __slots__ = ("name", "names", "notes", "site")
+    __slots__ = ("func", "name", "names", "notes", "site")
 
     def __init__(self, overload: OverloadInfo) -> None:
+        self.func = overload.func
         self.name, self.names = overload.name, overload.names
         self.site: CallSite | None = None
         self.notes: Sequence[Note] | None = None

@@ -15,7 +15,7 @@ from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Decision, launcher_missing
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
-from detmode.mode.handled import Handled
+from detmode.mode.handled import Handled, Located
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.module_overrides import action_in
 from detmode.mode.overload_info import COMPOSITE, OverloadInfo
@@ -127,6 +127,7 @@ class Interception(CompiledInside):
             if overload is _UNSEEN:
                 overload = self.mode.overload_info(func)
                 self.mode.meet(args, kwargs or {})
+                self.meet(func, overload)
             if overload is None or not self.is_innermost:
                 if type(func) is not _OVERLOAD and self.is_innermost:
                     args = with_bodies(self, args)
@@ -147,6 +148,9 @@ class Interception(CompiledInside):
             if tensors is args:
                 raise
         return Interception.__torch_dispatch__(self, func, types, tensors, kwargs)
+
+    def meet(self, func: Any, overload: OverloadInfo | None) -> None:
+        """Note the facts about an overload that the mode receives for the first time."""
 
     def call_twin(
         self, overload: OverloadInfo, traced: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -203,7 +207,7 @@ class Interception(CompiledInside):
         rule = call.rule
         if overload.override is None if rule is None else rule.allows:
             # The most frequent decision, for which nothing else is looked up.
-            return self._run_foreign(call) if overload.hides_calls else call.run()
+            return self._run_foreign(call) if overload.hides_calls else self.let_run(call)
         is_allowed = self.memory.had_regions and self.memory.allows(call)
         if call.site is None or call.site.site.file is None:
             # Compiled autograd's graphs have no lines.
@@ -229,6 +233,14 @@ class Interception(CompiledInside):
             # A dispatch mode is off while it carries out a decision; kernels stay registered.
             return own_calls.run(self.perform, call, decision)
         return self.perform(call, decision)
+
+    def note(self, call: Located, number: int) -> None:
+        """Note the place of a call for the backward of the node that it has made."""
+        self.memory.remember_call(call, self.counter.paths, number)
+
+    def let_run(self, call: Handled) -> Any:
+        """Make a call that does not vary, or that no rule lists."""
+        return call.run()
 
     def _count_varying(self, call: Handled, decision: Decision) -> Decision:
         """Count a call that may vary, and raise or warn; return the decision to carry out."""
@@ -298,7 +310,7 @@ class Interception(CompiledInside):
         match decision.action:
             case "native":
                 run = call.overload.run
-                result = call_if_settled(run, call.args, call.kwargs)
+                result = call_if_settled(run, call.args, call.kwargs, call.reads_warn_only)
                 if result is NOT_CALLED:
                     result = call_native(run, call.args, call.kwargs)
                 return result

@@ -53,10 +53,14 @@ class Level(Interception):
         """Make this level the innermost one of the current thread until ``undo`` runs."""
         outer = levels_here()
         undo.note(functools.partial(_leave, self, outer))
-        self.is_innermost = True
+        self.set_innermost(True)
         outer.append(self)
         if len(outer) > 1:
-            outer[-2].is_innermost = False
+            outer[-2].set_innermost(False)
+
+    def set_innermost(self, is_innermost: bool) -> None:
+        """Note whether this level is the innermost one of its thread."""
+        self.is_innermost = is_innermost
 
     def receive_all(self, follower: Follower, undo: Undo) -> None:
         """Have PyTorch pass each call of the current thread to this level until ``undo`` runs.
@@ -120,16 +124,16 @@ class Level(Interception):
         for reference in self.mode.guests.valuerefs():
             guest = reference()
             if guest is not None and guest.owner is self:
-                guest.is_innermost = False
+                guest.set_innermost(False)
 
 
 def _leave(level: Level, stack: list[Level]) -> None:
     if level in stack:
         stack.remove(level)
     # Its thread may have yet to take it off the stack, if another one has left it.
-    level.is_innermost = False
+    level.set_innermost(False)
     if stack:
-        stack[-1].is_innermost = True
+        stack[-1].set_innermost(True)
 
 
 def levels_here() -> list[Level]:

@@ -52,6 +52,7 @@ from detmode.process.dispatch import (
     own_calls,
     resolve_views,
     set_excluded,
+    traced_caller,
     untraced,
 )
 from detmode.process.undo import Lock, Undo
@@ -268,7 +269,8 @@ def _deciding(place: Place) -> _Kernel:
     """Return the kernel that hands the calls of an overload to the mode that acts."""
     func, key = place.func, place.key
     original = torch.library.get_kernel(func, key)
-    run = functools.partial(original.call_boxed, DispatchKeySet(getattr(DispatchKey, key)))
+    boxed = functools.partial(original.call_boxed, DispatchKeySet(getattr(DispatchKey, key)))
+    run = traced_caller(func, boxed)
 
     @untraced
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -330,7 +332,7 @@ def _note(func: torch._ops.OpOverload, number: int) -> None:
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
-        level.memory.remember_call(Located(overload), level.counter.paths, number)
+        level.note(Located(overload), number)
 
 
 _MAKERS = {DECIDE: _deciding, DECIDE_ABOVE: _deciding_above, NOTE: _noting}

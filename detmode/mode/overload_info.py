@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -65,6 +66,14 @@ def _forbids_overlap(func: torch._ops.OpOverload) -> bool:
     return not generated and hasattr(getattr(torch.ops, namespace), f"{name}_")
 
 
+@functools.cache
+def _readers_of_warn_only() -> frozenset[str]:
+    from detmode.rules import families  # all are imported with the first mode
+
+    ops = (getattr(family, "READS_WARN_ONLY", ()) for family in families().values())
+    return frozenset(op for of_family in ops for op in of_family)
+
+
 class OverloadInfo:
     """Facts about one overload: from its schema, and from the table of the mode that looks it up.
 
@@ -85,6 +94,8 @@ class OverloadInfo:
         dense_passes: true if calls without a sparse tensor do not vary.
         hides_calls: true if it is another library's and no row lists it: a mode does not see what
             its kernel calls.
+        reads_warn_only: true if its kernels may look at PyTorch's ``warn_only`` where none alerts;
+            of other libraries' operators that is not known.
         plans: of its calls, for the mode that looks it up.
         passes: true if the mode that looks it up neither decides nor remembers anything of a call.
     """
@@ -105,6 +116,8 @@ class OverloadInfo:
         self.hides_calls = not rows and is_foreign(func)
         self.passes = False
         self.plans: Any = None
+        name = func._schema.name
+        self.reads_warn_only = func.namespace != "aten" or name in _readers_of_warn_only()
         self.composite = not rows and _is_composite(func)
         # Not when they are first asked for: a cached property has Python make a dict of all
         # attributes, which calls then read more slowly.

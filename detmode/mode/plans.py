@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import player
 from detmode.cuda.recorder import recording
@@ -165,11 +166,7 @@ class Plans:
             if problem == _SPARSE:
                 self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
             return run_validated(call)
-        record = recording(call.tensors, written_by(call))
-        if (problem := record.recorder.problem) is not None:
-            refuse(call, problem)
-            return run_validated(call)
-        with record as recorder:
+        with recording(call.tensors, written_by(call)) as recorder:
             result = run_validated(call)
         plan = recorder.plan(result)
         if recorder.problem is not None:
@@ -204,6 +201,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
         or overload.twin is not None
         or not any(action.launches for action in substitutes)
         or not all(_is_launcher(action.function) for action in substitutes)
+        or any(row.rule.when.reads_values for row in overload.rows)
         or "Generator" in str(overload.func._schema)
     ):
         return None
@@ -266,6 +264,8 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
         return "its tensors are on several devices"
     if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
         return "its tensors are not on the current GPU"
+    if share_memory(map(range_of, tensors)):
+        return "inputs share memory"
     return None
 
 

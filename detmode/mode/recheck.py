@@ -21,7 +21,6 @@ from torch import Tensor
 from detmode.bits.digest_batches import Digests
 from detmode.bits.effects import effects_of
 from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
-from detmode.bits.snapshot import CannotRepeatError
 from detmode.bits.tensors import (
     as_bytes,
     form_of,
@@ -239,7 +238,7 @@ class Recheck:
         if reason is None:
             try:
                 start = StartingState(effects_of(overload.func), args, kwargs, written_alone=True)
-            except (CannotRepeatError, RuntimeError) as error:
+            except RuntimeError as error:
                 reason = f"not copied: {error!r}"
         if reason is not None:
             self._pass_over(overload, reason)

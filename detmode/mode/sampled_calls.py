@@ -84,6 +84,9 @@ class SampledCalls:
 class RecheckedLevel(Level):
     """A level that counts the calls that it receives, and hands the sampled ones over.
 
+    It receives all calls from the dispatcher, or, if it lists, those of listed operators from their
+    kernels, which intercept them.
+
     Args:
         mode: as of any level.
         sample: says which calls are sampled.
@@ -98,7 +101,7 @@ class RecheckedLevel(Level):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # An outer level gets the calls of the innermost one, which has counted them.
-        if self.is_innermost:
+        if self.is_innermost and not self.intercepts_listed:
             sample = self._sample
             sample.left -= 1
             # A subclass desugars first; the operators that it is made of come here, too.
@@ -111,12 +114,6 @@ class RecheckedLevel(Level):
                     return self._receive(self, func, args, kwargs, run, kwargs.get(SITE))
         return Level.__torch_dispatch__(self, func, types, args, kwargs)
 
-
-class RecheckedListedLevel(RecheckedLevel):
-    """The level of a mode that receives listed calls alone, and from their kernels."""
-
-    __torch_dispatch__ = Level.__torch_dispatch__
-
     def intercept(
         self,
         overload: OverloadInfo,
@@ -125,8 +122,8 @@ class RecheckedListedLevel(RecheckedLevel):
         traced: bool,
         site: str | None = None,
     ) -> Any:
-        """Intercept a call, which is counted here."""
-        if self.is_innermost:
+        """Intercept a call, which is counted here if it comes from a kernel."""
+        if self.intercepts_listed and self.is_innermost:
             self._sample.left -= 1
             if self._sample.left <= 0:
                 run = partial(super().intercept, overload, traced=traced, site=site)
@@ -135,4 +132,3 @@ class RecheckedListedLevel(RecheckedLevel):
 
 
 untrace_dispatch(RecheckedLevel)
-untrace_dispatch(RecheckedListedLevel)

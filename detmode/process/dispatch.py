@@ -93,17 +93,19 @@ def carried(key: str) -> Any:
     return torch._C._get_obj_in_tls(key) if torch._C._is_key_in_tls(key) else None
 
 
-class without_modes(Undo):
+def without_modes() -> Undo:
     """Turn off, for this thread, all that intercepts calls: dispatch modes and kernels."""
+    return Undo(_turn_modes_off)
 
-    def __enter__(self) -> None:
-        own_calls.count(self)
-        # A call that a mode receives mostly has no other mode left, and PyTorch's block takes 5 us.
-        if _count_modes() or _count_early_modes():
-            off = _disable_current_modes()
-            # Unlike its __exit__, this may run twice, or without its block.
-            self.note(off.gen.close)
-            off.__enter__()
+
+def _turn_modes_off(undo: Undo) -> None:
+    own_calls.count(undo)
+    # A call that a mode receives mostly has no other mode left, and PyTorch's block takes 5 us.
+    if _count_modes() or _count_early_modes():
+        off = _disable_current_modes()
+        # Unlike its __exit__, this may run twice, or without its block.
+        undo.note(off.gen.close)
+        off.__enter__()
 
 
 class CompiledInside(TorchDispatchMode):
@@ -178,19 +180,21 @@ def is_foreign(func: torch._ops.OpOverload) -> bool:
     return func.namespace not in _NAMESPACES
 
 
-class trace_paused(Undo):
+def trace_paused() -> Undo:
     """Keep what a mode does for itself out of the graph that ``torch.jit.trace`` records.
 
     While it records, sizes are tensors to Python, and each value that Python reads is a warning.
     """
+    return Undo(_pause_trace)
 
-    def __enter__(self) -> None:
-        trace = _get_trace()
-        if trace is not None:
-            self.note(functools.partial(_set_trace, trace))
-            self.note(functools.partial(setattr, _thread, "paused_trace", None))
-            _thread.paused_trace = trace
-            _set_trace(None)
+
+def _pause_trace(undo: Undo) -> None:
+    trace = _get_trace()
+    if trace is not None:
+        undo.note(functools.partial(_set_trace, trace))
+        undo.note(functools.partial(setattr, _thread, "paused_trace", None))
+        _thread.paused_trace = trace
+        _set_trace(None)
 
 
 def _set_trace(trace: Any) -> None:
@@ -201,26 +205,24 @@ def _set_trace(trace: Any) -> None:
     set_excluded(_TRACER, was_excluded)
 
 
-class traced_inside(Undo):
+def traced_inside(func: torch._ops.OpOverload) -> Undo:
     """Have ``torch.jit.trace`` record the calls inside an operator that it does not record itself.
 
     It records a call above the modes, but for some operators: of those it records the calls that
     their kernels make. A mode receives a call with the tracer's key excluded, so that nothing would
     be recorded, and the result be a constant of the graph.
     """
+    return Undo(functools.partial(_trace_inside, func))
 
-    def __init__(self, func: torch._ops.OpOverload) -> None:
-        Undo.__init__(self)
-        self._func = func
 
-    def __enter__(self) -> None:
-        if not (is_tracing() and is_traced_inside(self._func)):
-            return
-        self.note(functools.partial(set_excluded, _TRACER, _is_excluded(_TRACER)))
-        set_excluded(_TRACER, False)
-        if _thread.paused_trace is not None:
-            self.note(functools.partial(_set_trace, None))
-            _set_trace(_thread.paused_trace)
+def _trace_inside(func: torch._ops.OpOverload, undo: Undo) -> None:
+    if not (is_tracing() and is_traced_inside(func)):
+        return
+    undo.note(functools.partial(set_excluded, _TRACER, _is_excluded(_TRACER)))
+    set_excluded(_TRACER, False)
+    if _thread.paused_trace is not None:
+        undo.note(functools.partial(_set_trace, None))
+        _set_trace(_thread.paused_trace)
 
 
 def is_tracing() -> bool:
@@ -262,6 +264,11 @@ def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
             return run(*args, **kwargs)
 
         return call_with_zero_tensors
+    return traced_caller(func, run)
+
+
+def traced_caller(func: torch._ops.OpOverload, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls ``run``, which calls ``func``, with ``torch.jit.trace`` looking inside."""
     if not is_traced_inside(func):
         return run
 
@@ -289,7 +296,7 @@ def passes_zero_tensors_on(func: torch._ops.OpOverload) -> bool:
     )
 
 
-class autocast_inside(Undo):
+def autocast_inside(func: torch._ops.OpOverload) -> Undo:
     """Apply autocast inside an operator, as it applies without a mode.
 
     In inference mode a mode receives composite operators whole, with autocast's keys excluded, so
@@ -297,21 +304,19 @@ class autocast_inside(Undo):
     other libraries. An operator that autocast itself lists was cast before the mode received it,
     and its inner calls are not cast again.
     """
+    return Undo(functools.partial(_cast_inside, func))
 
-    def __init__(self, func: torch._ops.OpOverload) -> None:
-        Undo.__init__(self)
-        self._func = func
 
-    def __enter__(self) -> None:
-        if _thread.is_cast or not (torch.is_inference_mode_enabled() or is_foreign(self._func)):
-            return
-        # The state in which the program made the call.
-        with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
-            keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
-        if any(_has_kernel(self._func.name(), key) for key in keys):
-            self.note(functools.partial(setattr, _thread, "is_cast", False))
-            _thread.is_cast = True
-            return
-        for key in keys:
-            self.note(functools.partial(set_excluded, key, True))
-            set_excluded(key, False)
+def _cast_inside(func: torch._ops.OpOverload, undo: Undo) -> None:
+    if _thread.is_cast or not (torch.is_inference_mode_enabled() or is_foreign(func)):
+        return
+    # The state in which the program made the call.
+    with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]  # it has no types
+        keys = [key for name, key in _AUTOCAST.items() if torch.is_autocast_enabled(name)]
+    if any(_has_kernel(func.name(), key) for key in keys):
+        undo.note(functools.partial(setattr, _thread, "is_cast", False))
+        _thread.is_cast = True
+        return
+    for key in keys:
+        undo.note(functools.partial(set_excluded, key, True))
+        set_excluded(key, False)

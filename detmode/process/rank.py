@@ -99,15 +99,19 @@ def rank_and_size() -> tuple[int, int] | tuple[None, None]:
     return (None, None) if rank is None else (rank.number, rank.world_size)
 
 
+def spans_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of the ranks that follow one another, in order."""
+    spans: list[tuple[int, int]] = []
+    for rank in sorted(set(ranks)):
+        begin = spans.pop()[0] if spans and rank == spans[-1][1] + 1 else rank
+        spans.append((begin, rank))
+    return spans
+
+
 def written(ranks: Iterable[int]) -> str:
     """Return ranks as text: ``"0-3, 6"``."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    spans = spans_of(ranks)
+    return ", ".join(f"{begin}-{end}" if end > begin else f"{begin}" for begin, end in spans)
 
 
 def named(ranks: Iterable[int]) -> str:

@@ -55,7 +55,10 @@ def call_native(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def call_if_settled(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    reads_warn_only: bool = True,
 ) -> Any:
     """Call ``function`` if the settings of deterministic paths are in force, as they mostly are.
 
@@ -63,11 +66,12 @@ def call_if_settled(
         function: makes the call.
         args: of the call.
         kwargs: of the call.
+        reads_warn_only: false if it does not matter to the function.
 
     Returns:
         The result, or ``NOT_CALLED`` if the call was not made.
     """
-    if not _get_flag() or _get_warn_only() or _get_benchmark():
+    if not _get_flag() or (reads_warn_only and _get_warn_only()) or _get_benchmark():
         return NOT_CALLED
     # What is held is asked for in the call: another thread's that needs the flag off finds this one
     # in progress, and waits. As in native_calls.run, whose two calls in Python would cost 3 %.

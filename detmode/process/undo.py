@@ -76,9 +76,13 @@ _later = _Later()
 class Undo:
     """The steps that undo a block's changes; each may run twice, or without its change.
 
-    A step is noted before the change that it undoes. A subclass with an ``__enter__`` is a block
-    itself, to be entered once. A block may end in another thread than the one that entered it: a
-    generator goes on wherever it is stepped, and the collector closes it anywhere.
+    A step is noted before the change that it undoes. A block may end in another thread than the one
+    that entered it: a generator goes on wherever it is stepped, and the collector closes it
+    anywhere.
+
+    Args:
+        begin: makes the changes of a block that a ``with`` statement enters, once. It gets the undo
+            to note the steps, and returns what the statement names after ``as``.
 
     Attributes:
         thread: the thread that entered the block.
@@ -88,12 +92,16 @@ class Undo:
     is_done = False
     _end: weakref.ref[Any] | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[Undo], Any] | None = None) -> None:
+        self._begin = begin
         self._steps: list[Callable[[], object]] = []
         self.thread = _get_thread()
         self._left = _later.steps
         if self._left:
             _run_left(self._left)
+
+    def __enter__(self) -> Any:
+        return self._begin and self._begin(self)
 
     def note(self, step: Callable[[], object]) -> None:
         """Add a step, to run before those noted earlier."""
@@ -124,14 +132,14 @@ class Undo:
             self._left.append(step)
 
     def around(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-        """Call ``function(*args, **kwargs)`` inside the block of a subclass: sooner than ``with``.
+        """Call ``function(*args, **kwargs)`` inside the block: sooner than ``with``.
 
         It ends with the call, whoever refers to its objects.
         """
         # Twice: an interrupt may strike at the start of the first.
         try:
             try:
-                self.__enter__()  # type: ignore[attr-defined]  # a subclass that is a block has it
+                self.__enter__()
                 return function(*args, **kwargs)
             finally:
                 self.run()
@@ -179,15 +187,27 @@ def _undo(undo: Undo, *error: BaseException | None) -> None:
         undo.run()
 
 
-def undo_to_run(blocks: Iterable[Undo]) -> Undo | None:
-    """Return the block that a call of ``__exit__`` by hand ends, of those open, oldest first.
+def undone(undo: Undo | None, blocks: Iterable[Undo], message: str) -> Undo:
+    """Run and return the undo of a block that is left.
 
-    It is the last that the thread has entered, or else the last that another one has entered by
-    hand.
+    Args:
+        undo: that of the ``with`` statement; ``None`` for a call of ``__exit__`` by hand. This one
+            ends the last block that the thread has entered, or else the last that another one has
+            entered by hand.
+        blocks: those that are open, oldest first.
+        message: of the error if there is none.
+
+    Raises:
+        RuntimeError: there is none.
     """
-    last_first = list(blocks)[::-1]
-    mine = [undo for undo in last_first if undo.is_here]
-    return next(iter(mine + [undo for undo in last_first if not undo.is_tied]), None)
+    if undo is None:
+        last_first = list(blocks)[::-1]
+        mine = [block for block in last_first if block.is_here]
+        undo = next(iter(mine + [block for block in last_first if not block.is_tied]), None)
+    if undo is None:
+        raise RuntimeError(message)
+    undo.run()
+    return undo
 
 
 def tell_if_elsewhere(undo: Undo, name: str, error: BaseException | None) -> None:

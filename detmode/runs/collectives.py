@@ -15,6 +15,7 @@ from torch import distributed
 from torch.distributed import distributed_c10d
 
 from detmode.bits.effects import Effects
+from detmode.process.rank import spans_of
 
 _PEERS = {
     "c10d::send": ("dst", True),
@@ -110,15 +111,9 @@ def numbered(
 
 def some_ranks(ranks: Sequence[int]) -> str:
     """``rank 3``, or ``ranks 0, 1, 4-7``."""
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
     named = [
         f"{begin}-{end}" if end > begin + 1 else ", ".join(map(str, sorted({begin, end})))
-        for begin, end in spans
+        for begin, end in spans_of(ranks)
     ]
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(named)}"
 

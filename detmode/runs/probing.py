@@ -15,7 +15,6 @@ from detmode.bits.difference import Difference, difference, largest_of
 from detmode.bits.disturbance import Disturbance
 from detmode.bits.effects import Effects, effects_of
 from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
-from detmode.bits.snapshot import CannotRepeatError
 from detmode.bits.tensors import has_data
 from detmode.mode.options import check_operator
 from detmode.process.arguments import tensors_in
@@ -142,7 +141,7 @@ class Probe(RunObserver):
         """Make a call, and repeat it if possible."""
         try:
             start = StartingState(call.effects, call.args, call.kwargs)
-        except (CannotRepeatError, RuntimeError) as error:
+        except RuntimeError as error:
             _logger.debug("%s is not copied: %r", call.name, error)
             self._pass_over(call.name, "not copied")
             return call.run(*call.args, **call.kwargs)

@@ -56,7 +56,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class _Tensors:
     """The tensors of one side of a call: the form and the digest of each."""
 
     forms: tuple[str, ...]
@@ -85,9 +85,9 @@ class TraceCall:
     overload: str
     site: str
     module: str | None
-    inputs: Tensors
-    outputs: Tensors
-    mutated: Tensors
+    inputs: _Tensors
+    outputs: _Tensors
+    mutated: _Tensors
     arguments: str
     generator: bytes | None
     graph: str | None = None
@@ -285,7 +285,9 @@ def _record(
     number: int, shape: Shape, arguments: str, digests: bytes, collective: Collective | None
 ) -> TraceCall:
     in_order = split(digests)
-    ins, outs, mutated = (Tensors(side, tuple(islice(in_order, len(side)))) for side in shape.sides)
+    ins, outs, mutated = (
+        _Tensors(side, tuple(islice(in_order, len(side)))) for side in shape.sides
+    )
     place = (shape.overload, shape.site, shape.module)
     generator = next(in_order, None)
     sides = (ins, outs, mutated)

@@ -45,7 +45,7 @@ _FunctionBase = torch._C._FunctionBase
 _INTERVALS = 1 << 12
 
 
-class Placed(Protocol):
+class _Placed(Protocol):
     """A call whose place is looked for.
 
     Attributes:
@@ -103,11 +103,13 @@ class ForwardMemory:
         region = _Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = process.had_regions = True
-        if process.native_memory is not None:
-            process.native_memory.region_opened()
+        process.regions.add(region)
+        _follow_regions()
         self._active.append(region)
 
     def _close(self, region: _Region) -> None:
+        process.regions.discard(region)
+        _follow_regions()
         if region not in self._active:
             return
         end = _get_sequence_nr()
@@ -128,7 +130,7 @@ class ForwardMemory:
             return notes
         return [note for note in notes if may_be_made_by(note.names[0], name)]
 
-    def find_site(self, call: Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
+    def find_site(self, call: _Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
         Args:
@@ -188,7 +190,7 @@ class ForwardMemory:
             site = forward if site is None else CallSite(site.site, forward.module)
         return site, overload
 
-    def remember_call(self, call: Placed, paths: ModulePaths, number: int | None = None) -> None:
+    def remember_call(self, call: _Placed, paths: ModulePaths, number: int | None = None) -> None:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
@@ -311,7 +313,7 @@ class ForwardMemory:
             return _current.caller
         return next(iter(self._callers.of(node)), None)
 
-    def allows(self, call: Placed) -> bool:
+    def allows(self, call: _Placed) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.names
         active = [region.patterns for region in self._active]
@@ -344,7 +346,7 @@ class ForwardMemory:
         nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for n in nodes for patterns in self._allowed_in(n._sequence_nr())]
 
-    def override_of(self, call: Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
+    def override_of(self, call: _Placed, overrides: Mapping[str, ActionName]) -> ActionName | None:
         """Return the action that overrides give the forward of a call; ``None`` if they do not."""
         node = _current_node()
         if node is None:
@@ -376,6 +378,11 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
         return None
     place = nearest_place(_get_frame(3), paths)
     return None if place is None or place[2] else place[1]
+
+
+def _follow_regions() -> None:
+    if process.native_memory is not None:
+        process.native_memory.follow_regions()
 
 
 class _Current(threading.local):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Protocol
 
 from detmode.table.call_site import Note
 
 
 class _NativeMemory(Protocol):
-    """The memory of a player in C++, which makes calls and notes them for their backward."""
+    """The memory of a player in C++, which makes calls and notes them for their backward.
+
+    Attributes:
+        has_calls: the number of the calls that are to be counted.
+    """
+
+    has_calls: ctypes.c_uint32
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node.
@@ -21,8 +28,8 @@ class _NativeMemory(Protocol):
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
 
-    def region_opened(self) -> None:
-        """Let Python make all calls, which looks at the regions."""
+    def follow_regions(self) -> None:
+        """Let Python make all calls while an allow region is open: it looks at the regions."""
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
@@ -33,11 +40,15 @@ class _Process:
 
     Attributes:
         native_memory: that of the player in C++; ``None`` if there is none.
+        regions: the open allow regions.
         had_regions: true once any thread has entered an allow region.
     """
 
     native_memory: _NativeMemory | None = None
     had_regions = False
+
+    def __init__(self) -> None:
+        self.regions: set[object] = set()
 
 
 process = _Process()

@@ -54,6 +54,16 @@ class Condition(Value):
         """Return whether the condition holds for a call."""
         return self.holds(call)
 
+    @property
+    def reads_values(self) -> bool:
+        """True if it may depend on more than the form of a call: if its predicate is not detmode's.
+
+        Sizes, strides, dtypes, devices and numbers are the form; the elements of tensors are not.
+        """
+        if isinstance(self.made_by, partial) and self.made_by.func is operator.and_:
+            return any(part.reads_values for part in self.made_by.args)
+        return self.holds.__module__.partition(".")[0] != __name__.partition(".")[0]
+
     def __and__(self, other: Condition) -> Condition:
         first, second = self.holds, other.holds
         return Condition(

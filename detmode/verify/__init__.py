@@ -21,10 +21,6 @@ from detmode.verify.claims import NotCheckedError, check_bits, check_races, chec
 from detmode.verify.special_values import check_special_values, values_for
 
 
-class CannotVerifyError(ValueError):
-    """Nothing can be verified: no such family, or no usable device."""
-
-
 @dataclass(frozen=True)
 class _Outcome:
     """One line of the matrix: the results of a family in one dtype.
@@ -63,6 +59,17 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() and cuda.unavailable("cuda") is None else "host"
 
 
+def refusal(device: str, family: str | None) -> str | None:
+    """Return why :func:`verify` has nothing to run, with the remedy; ``None`` if it has."""
+    reason = cuda.unavailable("cpu" if device == "host" else "cuda")
+    if reason is not None:
+        return f"cannot verify on {device}: {reason}"
+    if family is not None and family not in families():
+        known = did_you_mean(family, families()) or f"; families are {', '.join(families())}"
+        return f"there is no family {family!r}{known}"
+    return None
+
+
 def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tuple[_Outcome, ...]:
     """Run every case of a family, or of all families, and return the outcomes.
 
@@ -70,17 +77,7 @@ def verify(*, device: str, family: str | None = None, repeats: int = 20) -> tupl
         device: ``"cuda"`` or ``"host"``.
         family: check only this family.
         repeats: the number of runs of each sample.
-
-    Raises:
-        CannotVerifyError: there is no such family, or nothing can run on ``device``; with the
-        remedy.
     """
-    reason = cuda.unavailable("cpu" if device == "host" else "cuda")
-    if reason is not None:
-        raise CannotVerifyError(f"cannot verify on {device}: {reason}")
-    if family is not None and family not in families():
-        known = did_you_mean(family, families()) or f"; families are {', '.join(families())}"
-        raise CannotVerifyError(f"there is no family {family!r}{known}")
     groups: dict[tuple[str, torch.dtype], list[Case]] = {}
     for case in cases(family):
         groups.setdefault((case.family, case.dtype), []).append(case)

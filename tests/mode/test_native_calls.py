@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,15 +16,21 @@ import torch.nn.functional as F
 from models import MODELS, Make
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
 
 from detmode import DeterministicMode, allow
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames
+from detmode.mode import native_calls, native_frames, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from detmode.rules import default_rules
+from detmode.sites import forward_memory
+from detmode.sites.forward_memory import ForwardMemory
+from detmode.table.conditions import on
+from detmode.table.rule import RUN_TO_RUN, Native, Rule
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -44,21 +52,29 @@ def player():
     return native.player()
 
 
-@pytest.fixture
-def replays(player, monkeypatch):
+@pytest.fixture(params=["all", "listed"])
+def replays(player, monkeypatch, request):
     """Switches the player on, and counts what it has replayed."""
+    monkeypatch.setattr(chosen, "intercept", request.param)
     monkeypatch.setenv(native.VARIABLE, "1")
-    # Of other tests.
-    monkeypatch.setattr(native_calls.process, "had_regions", False)
     start = player.dm_replayed()
     return lambda: player.dm_replayed() - start
+
+
+only_listed = pytest.mark.parametrize("replays", ["listed"], indirect=True)
+"""For what other threads do: a dispatch mode does not receive their calls."""
+
+chosen = SimpleNamespace(intercept="all")
+"""How the blocks of a test intercept calls."""
 
 
 @contextlib.contextmanager
 def way(monkeypatch, number: int, **arguments):
     """A block in Python's way (0), or with the player (1)."""
     monkeypatch.setenv(native.VARIABLE, str(number))
-    with DeterministicMode(**{"intercept": "listed", "simulate": "cuda", **arguments}) as mode:
+    with DeterministicMode(
+        **{"intercept": chosen.intercept, "simulate": "cuda", **arguments}
+    ) as mode:
         yield mode
 
 
@@ -220,7 +236,7 @@ def rows_of_both(mode):
 def in_both_ways(monkeypatch, program, **arguments):
     """The reports of a dispatch mode and of the player."""
     modes = []
-    for number, intercept in ((0, "all"), (1, "listed")):
+    for number, intercept in ((0, "all"), (1, chosen.intercept)):
         torch.manual_seed(0)
         with way(monkeypatch, number, intercept=intercept, **arguments) as mode:
             program()
@@ -261,6 +277,200 @@ def test_functions_as_with_a_dispatch_mode(name, replays, monkeypatch):
     assert rows_of_both(by_player) == rows_of_both(by_mode)
 
 
+@pytest.fixture
+def in_python(monkeypatch):
+    """Returns how many calls a function makes that reach Python."""
+    calls = []
+    count_calls = native_calls.count_calls
+    monkeypatch.setattr(native_calls, "count_calls", lambda: (calls.append(None), count_calls())[1])
+
+    def number(function):
+        calls.clear()
+        function()
+        return len(calls)
+
+    return number
+
+
+@pytest.mark.usefixtures("cublas_workspace")
+@pytest.mark.parametrize("name", selection.todays_forms(MODELS))
+@pytest.mark.filterwarnings("ignore")  # some calls of models vary
+def test_models_that_only_warn_as_with_a_dispatch_mode(name, replays, monkeypatch):
+    """With ``warn_only`` native calls are made in Python's way by one, and not by the other."""
+
+    def program():
+        training = MODELS[name](Make(torch.device("cpu"), tiny=True))
+        for _ in range(4):
+            training.loss().backward()
+
+    by_mode, by_player = in_both_ways(monkeypatch, program, warn_only=True)
+    assert rows_of_both(by_player) == rows_of_both(by_mode)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_native_calls_do_without_python(warn_only, replays, in_python, monkeypatch):
+    """Forward and backward of a convolution, whether or not PyTorch's flag only warns."""
+    x = torch.ones(2, 1, 6, requires_grad=True)
+
+    def step():
+        convolved(x).sum().backward()
+
+    with way(monkeypatch, 1, warn_only=warn_only) as mode:
+        assert again(lambda: in_python(step), 5) == 0
+    counts = {row.overload: (row.action, row.count) for row in mode.records}
+    for name in ("aten::convolution.default", "aten::convolution_backward.default"):
+        assert counts[name] == ("native", 5)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+# PyTorch tells that the test's own kernel overrides ATen's.
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@only_listed
+def test_a_kernel_that_looks_at_warn_only(reads, replays, monkeypatch):
+    """It gets the strict flag at every call, also from several threads; others get it as it is."""
+    ops = frozenset({"aten::convolution"} if reads else ())
+    monkeypatch.setattr(overload_info, "_readers_of_warn_only", lambda: ops)
+    kernels, settings = torch.library.Library("aten", "IMPL"), []
+
+    def kernel(x, *_):
+        settings.append(torch._C._get_deterministic_algorithms_warn_only())
+        return x.clone()
+
+    def work():
+        for _ in range(8):
+            convolved()
+
+    kernels.impl("convolution", kernel, "CPU")
+    try:
+        with way(monkeypatch, 1, warn_only=True) as mode:
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        kernels._destroy()
+    assert settings == [not reads] * 24
+    assert sum(row.count for row in mode.records) == 24
+
+
+def taken(x):
+    return x.topk(2).values.sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_calls_that_do_not_vary(warn_only, replays, in_python, monkeypatch):
+    """Those of a listed operator: not counted, made without Python, noted for their backward."""
+
+    def step():
+        torch.arange(6).cumsum(0)
+        x = torch.rand(3, 4, dtype=torch.float64, requires_grad=True)
+        taken(x).backward()
+        taken(x * 2).backward()
+        return x.grad
+
+    def program():
+        results = [step() for _ in range(4)]
+        numbers.append(again(lambda: in_python(step)))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert len(by_player) == 1  # of the one line in which both forwards are called
+    assert numbers[1] == 0
+
+
+def by_values(seed):
+    """Puts and adds at masks, forward and backward, and bins of weights, as many as values say."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(5, 4, generator=generator, requires_grad=True)
+    mask = torch.rand(5, 4, generator=generator) < 0.2 * seed
+    values = torch.randn(int(mask.sum()), generator=generator)
+    x[mask].square().sum().backward()
+    with torch.no_grad():
+        put = x.index_put([mask], values)
+        put.index_put_([mask[:, 0]], x[:1], accumulate=True)
+        put[mask] = values + 1
+    bins = torch.randint(0, 2 + seed, (9,), generator=generator)
+    return [x.grad, put, bins.bincount(torch.rand(9, generator=generator), minlength=4)]
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_sizes_by_values(warn_only, replays, in_python, monkeypatch):
+    """Masks and bins of other counts at each call, and then of known counts."""
+
+    def program():
+        results = []
+        for seed in [1, 2, 3, 4] * 6:
+            numbers.append(in_python(lambda seed=seed: results.extend(by_values(seed))))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert replays() > 12
+    assert sum(numbers[-3:]) == 0  # where values are more than one
+
+
+def test_a_negative_bin(replays, monkeypatch):
+    """It is ATen's error, also after calls that were made without Python."""
+
+    def counted(*bins):
+        return torch.tensor(bins).bincount(torch.ones(3))
+
+    def program():
+        for _ in range(5):
+            counted(1, 0, 2)
+        with pytest.raises(RuntimeError) as raised:
+            counted(-1, 0, 2)
+        return str(raised.value), counted(1, 0, 2)
+
+    ((text, expected), in_python), ((own_text, bits), by_player) = both(monkeypatch, program)
+    assert (own_text, bits.tolist()) == (text, expected.tolist())
+    assert by_player == in_python
+
+
+def noting(model, x):
+    """Calls whose backward is listed: a lookup, padding, pooling; without gradients, too."""
+    y = F.pad(model(x)[None], [1, 1], mode="reflect")
+    with torch.no_grad():
+        F.pad(y, [1, 1], mode="reflect")
+    return F.adaptive_avg_pool1d(y, 3).square().sum()
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_forwards_are_noted_without_python(warn_only, replays, monkeypatch):
+    """The backward has the lines and modules of forwards whose kernels stand at autograd's key."""
+    model, x = torch.nn.Embedding(4, 6), torch.tensor([0, 1, 1])
+    located, find_site = [], ForwardMemory.find_site
+
+    def program():
+        for _ in range(6):
+            before = len(located)
+            noting(model, x).backward()
+            numbers.append(len(located) - before)
+
+    numbers = []
+    code = compile(
+        "def find_site(*args, **kwargs):\n    count()\n    return original(*args, **kwargs)",
+        forward_memory.__file__,
+        "exec",
+    )
+    names = {"count": lambda: located.append(None), "original": find_site}
+    exec(code, names)
+    monkeypatch.setattr(ForwardMemory, "find_site", names["find_site"])
+    (_, in_python), (_, by_player) = both(monkeypatch, program, warn_only=warn_only)
+    assert by_player == in_python
+    assert {"Embedding"} <= {name for row in by_player for name in row[2]}
+    assert numbers[5] >= 3
+    assert numbers[-1] == 0
+
+
+@only_listed
 def test_the_verdict_on_several_processes(replays, monkeypatch):
     """It says that native calls were counted where all have counted them; JSON keeps it."""
     reports = []
@@ -403,9 +613,160 @@ def test_allow_regions_overrides_and_recheck(replays, monkeypatch):
         before = replays()
         with allow("aten::index_add"):
             again(lambda: added(*arguments))
+            assert replays() == before > 0
         again(lambda: added(*arguments))
-    assert replays() == before > 0
+    assert replays() > before
     assert [(row.action, row.count) for row in mode.records] == [("substitute", 8), ("allow", 4)]
+
+
+@pytest.mark.parametrize("action", ["allow", "native", "warn"])
+@pytest.mark.filterwarnings("ignore")  # what varies
+def test_overrides_of_operators(action, replays, monkeypatch):
+    """The action is the override's; calls of operators that none names are made again."""
+
+    def program():
+        for _ in range(6):
+            before = replays()
+            gathered(torch.ones(3, 3, requires_grad=True)).backward()
+            of_named.append(replays() - before)
+            added(*data())
+        others.append(replays() - sum(of_named[-6:]))
+
+    of_named, others = [], []
+    overrides = {"aten::scatter_add": action}
+    (_, in_python), (_, by_player) = both(monkeypatch, program, overrides=overrides)
+    assert by_player == in_python
+    assert of_named == [0] * 12
+    assert others[-1] >= 3
+
+
+def gathered(x):
+    """Adds at indices in its backward."""
+    return x.gather(0, torch.tensor([[0, 0, 2], [1, 1, 1]])).sin().sum()
+
+
+class Gathered(torch.autograd.Function):
+    """Adds at indices in a backward that is a function of Python's."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return added(grad, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+
+
+class Quiet(torch.nn.Module):
+    """Adds at indices without gradients, which a checkpoint does again in its backward."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            offset = added(x, torch.tensor([0, 0, 1, 1, 2]), torch.ones(5, 3))
+        return gathered(x + offset)
+
+
+QUIET = Quiet()
+BACKWARDS = {
+    "of an operator": gathered,
+    "of a function of Python's": lambda x: Gathered.apply(x).sum(),
+    "of a checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=False),
+    "of a re-entrant checkpoint": lambda x: checkpoint(gathered, x, use_reentrant=True),
+    "of a re-entrant checkpoint of a module": lambda x: checkpoint(QUIET, x, use_reentrant=True),
+    "twice": lambda x: torch.autograd.grad(gathered(x), x, create_graph=True)[0].square().sum(),
+}
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_backwards_after_a_region(name, warn_only, replays, monkeypatch):
+    """They are allowed if their forward was, and others are made by the player, as before it."""
+    after = regions_and_backwards(BACKWARDS[name], replays, monkeypatch, warn_only=warn_only)
+    if "Python" not in name and "checkpoint" not in name:
+        assert after[-2] > after[-4] > 0  # the last call was allowed
+
+
+@only_listed
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_backwards_after_a_region_in_another_thread(warn_only, replays, monkeypatch):
+    """As in the thread that has entered the block."""
+    after = regions_and_backwards(
+        gathered, replays, monkeypatch, in_another_thread, warn_only=warn_only
+    )
+    assert after[-2] > after[-4] > 0
+
+
+def regions_and_backwards(forward, replays, monkeypatch, run=lambda f: f(), **arguments):
+    """How much was replayed after each of twelve backwards; every third forward is allowed."""
+
+    def program():
+        x = torch.ones(3, 3, requires_grad=True)
+        for i in range(12):
+            with allow("aten::scatter_add", "aten::index_add") if i % 3 == 2 else nullcontext():
+                result = forward(x)
+            result.backward()
+            after.append(replays())
+        return x.grad
+
+    after = []
+    (expected, in_python), (bits, by_player) = both(monkeypatch, lambda: run(program), **arguments)
+    assert same_bits([bits], [expected])
+    assert by_player == in_python
+    actions = Counter()
+    for line, count, *_ in by_player:
+        actions[line[1]] += count
+    assert actions["allow"] >= 4
+    assert actions["substitute"] >= 8
+    return after
+
+
+def test_a_region_reaches_the_backward_of_a_backward(replays, monkeypatch):
+    """The nodes of a backward take over what was allowed at the forward."""
+    gather = Rule(
+        op="aten::gather", when=on("cuda"), action=Native(), guarantee=RUN_TO_RUN, because="a test"
+    )
+    pool = torch.ops.aten.max_pool3d_with_indices
+
+    def program():
+        x = torch.ones(1, 1, 4, 4, 4, requires_grad=True)
+        for i in range(12):
+            with allow("aten::gather") if i % 3 == 2 else nullcontext():
+                values, _ = pool(x, [2, 2, 2])
+            (grad,) = torch.autograd.grad(values.square().sum(), x, create_graph=True)
+            grad.square().sum().backward()
+
+    table = default_rules() + [gather]
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=table, warn_only=True)
+    assert by_player == in_python
+    gathered = {line[1]: count for line, count, *_ in by_player if "gather" in line[0]}
+    assert gathered == {"native": 8, "allow": 4}
+
+
+@only_listed
+def test_a_region_of_another_thread(replays, monkeypatch):
+    """While it is open, Python makes all calls; it ends wherever its end comes from."""
+    arguments, opened, done = data(), threading.Event(), threading.Event()
+
+    def work():
+        with allow("aten::index_add"):
+            opened.set()
+            assert done.wait(60)
+            again(lambda: added(*arguments))
+
+    with way(monkeypatch, 1) as mode:
+        again(lambda: added(*arguments))
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert opened.wait(60)
+        before = replays()
+        again(lambda: added(*arguments))
+        assert replays() == before > 0
+        done.set()
+        thread.join()
+        again(lambda: added(*arguments))
+        assert replays() > before
+    assert sum(row.count for row in mode.records if row.action == "substitute") == 12
+    assert sum(row.count for row in mode.records if row.action == "allow") == 4
 
 
 def test_nested_blocks(replays, monkeypatch):
@@ -575,6 +936,7 @@ def test_errors(name, replays, monkeypatch):
 # Threads, forks, interrupts
 
 
+@only_listed
 def test_threads(replays, monkeypatch):
     """Four threads at once: each result is its own, and every call is counted, with the threads."""
     seen = []
@@ -739,7 +1101,7 @@ def test_ever_new_shapes(replays, monkeypatch):
 
 def mode_knows(mode):
     """The number of plans that the player has for a mode."""
-    return native_calls._PLANS - native_calls._taught[mode]._left["plans"]
+    return native_calls._PLANS - mode.taught._left["plans"]
 
 
 def growth(function, times):

@@ -26,6 +26,7 @@ from detmode.mode import base_mode, plans
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
 from detmode.sites.observers import Observer
+from detmode.table.condition import Condition
 from detmode.table.conditions import on, requires_grad
 from detmode.verify.cases import Case, call, cases
 from tests.shared import needs
@@ -603,6 +604,26 @@ def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
             added(*example())
     assert len(calls) == 5
     assert played.count == 0
+
+
+@pytest.mark.parametrize("intercept", ["all", "listed"])
+def test_other_peoples_conditions_are_asked_each_time(intercept: str) -> None:
+    """They may look at the elements of a tensor, which a plan does not know."""
+
+    def is_far(call: detmode.table.call.Call) -> bool:
+        return bool(call.arguments["index"].max() > 1)
+
+    far = rule("aten::index_add", when=on("cuda") & Condition("is_far", is_far), action=Refuse())
+    with (
+        DeterministicMode(
+            simulate="cuda", rules=default_rules() + [far], intercept=intercept, warn_only=True
+        ) as mode,
+        pytest.warns(detmode.DeterminismWarning) as warned,
+    ):
+        for last in (0, 0, 0, 0, 0, 2):
+            torch.zeros(3).index_add(0, torch.tensor([1, last]), torch.ones(2))
+    assert len(warned) == 1
+    assert [(row.action, row.count) for row in mode.records] == [("substitute", 5), ("warn", 1)]
 
 
 def test_refusals_are_told(caplog: pytest.LogCaptureFixture) -> None:

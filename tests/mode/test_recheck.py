@@ -24,6 +24,7 @@ import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.bits import draws
 from detmode.mode import listed
+from detmode.mode.dispatch_stack import acting
 from detmode.mode.interception import Interception
 from detmode.mode.recheck import WINDOW
 from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
@@ -411,6 +412,17 @@ def test_listed_calls_alone() -> None:
         torch.zeros(3).index_add_(0, torch.tensor([1, 1]), torch.ones(2))
     assert (counts(mode)["made_twice"], counts(mode)["differing"]) == (1, 0)
     assert [row.count for row in mode.records if "index_add" in row.overload] == [1]
+
+
+@pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
+def test_listed_calls_are_counted_in_their_kernels() -> None:
+    """A level that lists counts nothing more where it is a dispatch mode, inside a call."""
+    with DeterministicMode(recheck=1.0, simulate="cuda", intercept="listed") as mode:
+        level = listed.acting()
+        assert level is not None
+        with acting(level):
+            torch.ones(3).neg()
+    assert counts(mode)["calls"] == 0
 
 
 @pytest.mark.thorough

@@ -5,45 +5,60 @@ import gc
 
 import pytest
 
-from detmode.process.undo import Calls, Undo
+from detmode.process.undo import Calls, Undo, undone
 from tests.shared.programs import in_another_thread
 
 
 def test_the_last_change_is_undone_first():
     """Steps run backwards, and all of them once more where an interrupt ends one."""
-    undone = []
+    steps = []
 
     def interrupted():
-        undone.append("interrupted")
-        if undone.count("interrupted") == 1:
+        steps.append("interrupted")
+        if steps.count("interrupted") == 1:
             raise KeyboardInterrupt
 
     undo = Undo()
-    undo.note(lambda: undone.append("first"))
+    undo.note(lambda: steps.append("first"))
     undo.note(interrupted)
-    undo.note(lambda: undone.append("last"))
+    undo.note(lambda: steps.append("last"))
     with pytest.raises(KeyboardInterrupt):
         undo.run()
-    assert undone == ["last", "interrupted", "last", "interrupted", "first"]
+    assert steps == ["last", "interrupted", "last", "interrupted", "first"]
     undo.run()
-    assert undone[5:] == ["last", "interrupted", "first"]
+    assert steps[5:] == ["last", "interrupted", "first"]
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_the_end_of_a_with_statement(elsewhere):
     """It undoes the block in whatever thread it is dropped; what is a thread's is left to it."""
     undo, held = Undo(), [functools.partial(int)]
-    undone, undone_here = [], []
-    undo.note(lambda: undone.append(True))
-    undo.note(lambda: undo.run_in_thread(lambda: undone_here.append(True)))
+    steps, steps_here = [], []
+    undo.note(lambda: steps.append(True))
+    undo.note(lambda: undo.run_in_thread(lambda: steps_here.append(True)))
     undo.run_at_end_of(held[0])
     in_another_thread(held.clear) if elsewhere else held.clear()
     assert undo.is_done
-    assert (undone, undone_here) == ([True], [True] * (not elsewhere))
+    assert (steps, steps_here) == ([True], [True] * (not elsewhere))
     in_another_thread(Undo)
     Undo()
     Undo()
-    assert undone_here == [True]
+    assert steps_here == [True]
+
+
+def test_the_end_of_a_block_by_hand():
+    """It is the last that the thread has entered; or else the last of other threads by hand."""
+    first, second, theirs = Undo(), Undo(), in_another_thread(Undo)
+    tied, exit = in_another_thread(Undo), functools.partial(int)
+    tied.run_at_end_of(exit)
+    blocks = [first, second, theirs, tied]
+    for expected in (second, first, theirs):
+        assert undone(None, blocks, "nothing to leave") is expected
+        assert expected.is_done
+        blocks.remove(expected)
+    with pytest.raises(RuntimeError, match="nothing to leave"):
+        undone(None, blocks, "nothing to leave")
+    assert undone(tied, [], "") is tied
 
 
 def test_a_call_is_no_matter_of_references():

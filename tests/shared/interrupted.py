@@ -121,6 +121,12 @@ LISTED = ("aten::trace", "aten::trace.out", "aten::cumprod", "aten::cumprod_", "
 """Operators for which one of the blocks registers kernels."""
 
 
+def _kernels_of(name: str) -> list[str]:
+    """The table of an operator without the player's kernel, which stays where modes are called."""
+    lines = torch._C._dispatch_dump_table(name).splitlines()
+    return [line for line in lines if not line.startswith("Python:")]
+
+
 def state() -> dict[str, object]:
     """All that a block or a call may leave behind."""
     return {
@@ -129,7 +135,7 @@ def state() -> dict[str, object]:
         "cudnn": (torch._C._get_cudnn_deterministic(), torch._C._get_cudnn_benchmark()),
         "inductor": getattr(inductor, "deterministic", None),
         "compiling": thread.key,
-        "kernels": [torch._C._dispatch_dump_table(name) for name in LISTED],
+        "kernels": [_kernels_of(name) for name in LISTED],
         "stack": dispatch._get_current_dispatch_mode_stack(),
         "dispatch": [getattr(dispatch, name) for name in vars(dispatch) if name[:6] == "_is_in"],
         "detours": [(len(each.users), each._current) for each in STAND_INS],

@@ -15,7 +15,7 @@ from detmode.cli.output import (
     show,
 )
 from detmode.cli.streams import say
-from detmode.cli.usage import UsageError, usage_errors
+from detmode.cli.usage import UsageError
 
 ABOUT = "check every claim of the table on this machine"
 EXAMPLES = ("--device host --family index --repeats 3",)
@@ -41,9 +41,10 @@ def run(options: argparse.Namespace) -> int:
     from detmode import verify as verifying
     from detmode.reports.page import plural
 
-    with usage_errors(verifying.CannotVerifyError):
-        device = options.device or verifying.default_device()
-        outcomes = verifying.verify(device=device, family=options.family, repeats=options.repeats)
+    device = options.device or verifying.default_device()
+    if reason := verifying.refusal(device, options.family):
+        raise UsageError(reason)
+    outcomes = verifying.verify(device=device, family=options.family, repeats=options.repeats)
     failed = [failure for outcome in outcomes for failure in outcome.failures]
     columns = ("family", "dtype", "samples", "repeats", "error / ATen's", "guarantee", "verdict")
     text = rows_as_asked(options, [outcome.as_text() for outcome in outcomes], columns)

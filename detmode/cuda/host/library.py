@@ -65,19 +65,18 @@ class Build(enum.Enum):
     RACES = "races"
     """Every access is compared with earlier ones: see races.h."""
 
-    def compile_flags(self, compiler: Compiler) -> tuple[str, ...]:
-        """Flags for the compiler."""
-        if self is not Build.RACES:
-            return (*self.link_flags, "-fno-omit-frame-pointer", "-g1") if self.link_flags else ()
-        volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
-        if not compiler.is_clang:
-            volatile = ("--param", "tsan-distinguish-volatile=1")
-        return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1")
 
-    @property
-    def link_flags(self) -> tuple[str, ...]:
-        """Flags for the linker: races.h stands for the thread sanitizer's library."""
-        return _SANITIZERS if self is Build.SANITIZE else ()
+def _flags_of(build: Build, is_clang: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the flags of a build for the compiler, and for the linker."""
+    if build is Build.PLAIN:
+        return (), ()
+    if build is Build.SANITIZE:
+        return (*_SANITIZERS, "-fno-omit-frame-pointer", "-g1"), _SANITIZERS
+    volatile = ("--param", "tsan-distinguish-volatile=1")
+    if is_clang:
+        volatile = ("-mllvm", "-tsan-distinguish-volatile=1")
+    # races.h stands for the thread sanitizer's library.
+    return ("-fsanitize=thread", *volatile, "-DDETMODE_RACES=1", "-g1"), ()
 
 
 def default_build() -> Build:
@@ -278,7 +277,8 @@ def _build(source: Source, build: Build) -> Kept:
         )
     folder = Path(__file__).parent
     paths = [f"-I{directory}" for directory in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
-    flags = (*FLAGS, *build.compile_flags(compiler), *paths, "-c")
+    of_build, link_flags = _flags_of(build, compiler.is_clang)
+    flags = (*FLAGS, *of_build, *paths, "-c")
     text = translation_unit(source)
     headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
     sha = hashlib.sha256()
@@ -286,7 +286,7 @@ def _build(source: Source, build: Build) -> Kept:
         sha.update(part.encode() + b"\0")
 
     def make() -> tuple[bytes, str]:
-        return _compiled(compiler, source.path, text, flags, build.link_flags), ""
+        return _compiled(compiler, source.path, text, flags, link_flags), ""
 
     name = f"{source.path.parent.name}-{source.path.stem}-{sha.hexdigest()[:32]}.so"
     return take("host", name, make)

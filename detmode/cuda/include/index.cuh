@@ -146,10 +146,12 @@ static __device__ __forceinline__ void raise_in_block(int32_t* address, int32_t 
 
 // Adds to a sum in a block's shared memory. There GPUs have additions of 32 bits, while one of 64
 // compares and swaps until it succeeds. The halves are added one after the other: which addition
-// carries depends on their order, how many do only on the sum.
+// carries depends on their order, how many do only on the sum. Where it
+// `skips_zeros`, a half that is 0 is not added.
+template <bool skips_zeros = true>
 static __device__ __forceinline__ void add_in_block(int64_t* address, int64_t value) {
   uint32_t* halves = reinterpret_cast<uint32_t*>(address);
   uint32_t low = static_cast<uint32_t>(value), high = static_cast<uint32_t>(value >> 32);
-  if (low != 0) high += atomicAdd(halves, low) + low < low ? 1 : 0;
-  if (high != 0) atomicAdd(halves + 1, high);
+  if (!skips_zeros || low != 0) high += atomicAdd(halves, low) + low < low ? 1 : 0;
+  if (!skips_zeros || high != 0) atomicAdd(halves + 1, high);
 }

@@ -43,4 +43,14 @@ struct elements {
     }
     return found;
   }
+  // Calls visit(elements, first, end) for those of the block's share, a thread's turn each time.
+  template <typename Visit>
+  static __device__ __forceinline__ void of_block(const int64_t* index, const scalar_t* source,
+                                                  int64_t n, bool by_row, const row_shape& shape,
+                                                  scaling alpha, Visit visit) {
+    share_of_block share = share_of_block::of(n);
+    for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
+      visit(read(index, source, i, share.end, by_row, shape, alpha), i, share.end);
+    }
+  }
 };

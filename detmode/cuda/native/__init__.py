@@ -1,6 +1,6 @@
 """The player in C++: built with the compiler at hand, kept in the cache, and loaded once.
 
-``DETMODE_NATIVE=1`` switches it on. Where it cannot be built or loaded, one line says why, and all
+``DETMODE_NATIVE=0`` switches it off. Where it cannot be built or loaded, one line says why, and all
 calls are made in Python.
 """
 
@@ -15,6 +15,7 @@ import platform
 import sys
 import sysconfig
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,22 @@ from detmode.process.files import temporary_folder
 from detmode.process.undo import Lock
 from detmode.process.versions import SUPPORTED, parse_version
 
-__all__ = ["VARIABLE", "Player", "build", "is_wanted", "player", "prepare", "problem"]
+__all__ = [
+    "VARIABLE",
+    "Player",
+    "build",
+    "is_wanted",
+    "launches_on",
+    "player",
+    "prepare",
+    "problem",
+]
 
 VARIABLE = "DETMODE_NATIVE"
 """The environment variable that switches the player on and off."""
+
+_DELAY = 10
+"""Seconds after which it is built: a program that ends sooner would leave that unfinished."""
 
 _SOURCE = Path(__file__).with_name("player.cpp")
 _PYTHON = (3, 10), (3, 14)
@@ -42,17 +55,29 @@ Player = ctypes.PyDLL
 
 
 def is_wanted() -> bool:
-    """Return whether the environment asks for the player.
+    """Return whether the environment leaves the player on.
 
     Raises:
         ValueError: the variable is neither 0 nor 1.
     """
-    value = os.environ.get(VARIABLE) or "0"
-    if value not in ("0", "1"):
+    return _chosen() != "0"
+
+
+def launches_on(device_type: str) -> bool:
+    """Return whether the player makes launches on a type of device: on GPUs only if it is asked to.
+
+    There it has not run yet.
+    """
+    return device_type == "cpu" or _chosen() == "1"
+
+
+def _chosen() -> str:
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "0", "1"):
         raise ValueError(
-            f"{VARIABLE}={value!r} is neither 0 nor 1: 1 switches the player in C++ on"
+            f"{VARIABLE}={value!r} is neither 0 nor 1: 0 switches the player in C++ off"
         )
-    return value == "1"
+    return value
 
 
 def problem() -> str | None:
@@ -140,14 +165,21 @@ def _begin() -> None:
         _fail(str(error))
         return
     # A forked child has no such thread, and begins again.
-    _state.thread = threading.Thread(target=prepare, name="detmode-native", daemon=True)
+    _state.thread = threading.Thread(target=_prepare_later, name="detmode-native", daemon=True)
     _state.thread.start()
+
+
+def _prepare_later() -> None:
+    time.sleep(0 if _chosen() else _DELAY)
+    prepare()
 
 
 def _fail(reason: str) -> None:
     if _state.failure is None:
         _state.failure = reason
-        _logger.warning("%s=1 has no effect, calls are made in Python: %s", VARIABLE, reason)
+        # Where it cannot run at all, nobody has left anything out.
+        level = logging.INFO if not _chosen() and reason == problem() else logging.WARNING
+        _logger.log(level, "calls are made in Python, which takes longer: %s", reason)
 
 
 @functools.cache
@@ -179,6 +211,11 @@ def _name() -> str:
 def _compiled() -> tuple[bytes, str]:
     """Return the library's content, and no note."""
     compiler = require_compiler()
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        raise CompileError(
+            "there are no headers of Python, with which the player in C++ would be built: install "
+            f"them (python{sys.version_info[0]}.{sys.version_info[1]}-dev), or set {VARIABLE}=0"
+        )
     libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
     with temporary_folder() as folder:
         output = folder / "player.so"
@@ -198,12 +235,18 @@ def _compiled() -> tuple[bytes, str]:
 _Word = ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "op": (ctypes.c_int, [ctypes.c_char_p] * 3),
+    "register_for_modes": (None, []),
+    "mode_op": (ctypes.c_int, [ctypes.c_char_p] * 2),
+    "level": (None, [ctypes.c_void_p] * 2),
+    "share": (None, [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]),
     "prepare": (None, [ctypes.c_int] * 2),
     "register": (None, [ctypes.c_int]),
     "unregister": (None, [ctypes.c_int]),
     "table": (ctypes.c_void_p, [ctypes.c_uint64]),
     "retire": (None, [ctypes.c_void_p]),
     "activate": (None, [ctypes.c_void_p]),
+    "regions": (None, [ctypes.c_int]),
+    "n_logged": (ctypes.POINTER(ctypes.c_uint32), []),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),
     "after_fork": (None, []),
     "holds": (None, [ctypes.POINTER(ctypes.POINTER(ctypes.c_int)), ctypes.c_int]),
@@ -214,7 +257,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "know": (None, [ctypes.c_void_p, ctypes.c_int]),
     "forget": (None, [ctypes.c_void_p]),
     "join": (None, [ctypes.c_uint64]),
-    "pending": (ctypes.c_int, [ctypes.c_int, ctypes.c_uint64]),
+    "pending": (ctypes.c_int, [ctypes.c_uint64]),
     "add_plan": (
         None,
         [ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Word), ctypes.c_size_t],

@@ -11,18 +11,22 @@
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/nonzero.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/ScopeExit.h>
 #include <dlfcn.h>
 #include <torch/csrc/Exceptions.h>  // python_error
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/utils/torch_dispatch_mode.h>
 
 #include <bit>
 #include <cstring>
@@ -49,6 +53,8 @@ constexpr size_t HEADS = 1 << 12;  // of a table's chains
 constexpr size_t SEEN = 1 << 14;   // keys that were met once
 constexpr size_t NOTES = 1 << 18;  // nodes of autograd whose forward is remembered
 constexpr int LOG = 1 << 13;
+constexpr int MODE_OPS = 1 << 13;  // operators that modes may leave to C++; others are Python's
+constexpr int LEVELS = 32;         // levels that receive calls at a time; others are Python's
 
 inline uint64_t mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0x9E3779B97F4A7C15ull;
@@ -82,18 +88,29 @@ struct Chains {  // by hash; values are added and never taken out
   }
 };
 
-enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, NATIVE = -1, NEVER = -2 };
+// What is left to C++ of the calls of an operator that a dispatch mode receives.
+enum Share : uint8_t { NOTHING, ALL, DENSE, KNOWN };
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
+// In the place of steps. ATen's kernel makes the call: counted, uncounted, counted but not while
+// PyTorch's flag only warns. Or Python makes it. Or values decide on sizes, and these on the plan.
+enum Way : Word { NATIVE = -1, NEVER = -2, PASSED = -3, STRICT = -4, BY_VALUES = -5 };
+enum Look : Word { NONZERO, LARGEST };  // at the values of a tensor
 
 struct Plan {
   Words key;
   uint32_t row;  // of the rule table: calls at one place may meet several
-  Words steps;   // or NATIVE: ATen's kernel makes the call; or NEVER
+  Words steps;   // or a Way
 };
 struct Table {  // of a block
   uint64_t number;
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
+  std::atomic<Share> shares[MODE_OPS] = {};
+
+  const Plan* plan_for(const auto& key) const {
+    return plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+  }
 };
 
 struct Op {
@@ -101,7 +118,8 @@ struct Op {
   c10::DispatchKey key;
   size_t n_arguments;
   int number;
-  bool is_taught = false;                                // else all calls are Python's
+  bool is_above;           // at autograd's key, where places are noted
+  bool is_taught = false;  // else all calls are Python's
   std::optional<c10::SafeKernelFunction> native, below;  // ATen's kernel; detmode's in Python
   std::optional<c10::RegistrationHandleRAII> registration;
 };
@@ -112,6 +130,8 @@ std::deque<Op>& ops = *new std::deque<Op>;
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
 std::atomic<Table*> active{nullptr};  // null while all calls are Python's
+std::atomic<int> n_regions{0};        // allow regions that are open
+std::atomic<bool> had_regions{false};
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*>& retired = *new std::vector<Table*>;
@@ -121,7 +141,7 @@ PyObject* host_step = nullptr;  // makes a step of a plan on the host
 struct Pending {
   const Op* op = nullptr;
   uint64_t table = 0, hash = 0;
-  bool shares_memory = false;
+  bool shares_memory = false, has_sizes = false;
   Words key;  // empty where no plan is wanted
 };
 thread_local Pending pending;
@@ -230,15 +250,21 @@ uint64_t place() {
   if (!find_frames(user, module)) return 0;
   const auto node = torch::autograd::get_current_node();
   if (!node) return user ? mix(user, module) : 0;
+  const uint32_t forward = noted(*node);
+  // What was allowed where there is no note, and what is to be passed on to the nodes of a
+  // backward, Python knows.
+  if (had_regions && (!forward || at::GradMode::is_enabled())) return 0;
   if (user && module) return mix(mix(5, user), module);
   // Whose note holds depends on the kind of the node, too.
-  const uint32_t forward = noted(*node);
   return forward ? mix(mix(mix(6, user), forward), typeid(*node).hash_code()) : 0;
 }
 
 uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
   return mix(mix(mix(7, op.number), row), place);
 }
+
+// Keys of tensors of Python's classes, and of forward-mode AD's zeros, which have no memory.
+const c10::DispatchKeySet FOREIGN({c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor});
 
 struct Key {  // all that a launcher, or the choice of a row, may depend on
   Key(const Op& op, const c10::IValue* arguments) {
@@ -256,6 +282,23 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
+  std::deque<at::Tensor> places;  // of what is not zero
+  // Adds the sizes that values decide on; false if Python is to look.
+  bool add_sizes(const Words& looks) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (size_t i = 1; i < looks.size(); i += 3) {
+      const at::Tensor& values = *tensors[looks[i + 1]];
+      if (looks[i] == NONZERO) {
+        put(places.emplace_back(at::nonzero(values)));
+        continue;
+      }
+      const auto [smallest, largest] = at::aminmax(values);
+      if (smallest.item().toLong() < 0) return false;
+      put(std::max(largest.item().toLong() + 1, looks[i + 2]));
+    }
+    return is_plain;
+  }
+  bool makes_node() const { return needs_grad && at::GradMode::is_enabled(); }
   bool operator==(const Words& key) const {
     return key.size() == size_t(n) && !memcmp(key.data(), words, sizeof(Word) * n);
   }
@@ -273,7 +316,7 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   void put(const at::Tensor& t) {
     if (!t.defined()) return put(UNDEFINED);
     if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
-        t.is_neg() || t.key_set().has(c10::DispatchKey::Python))
+        t.is_neg() || t.key_set().has_any(FOREIGN))
       return void(is_plain = false);
     tensors[n_tensors++] = &t;
     needs_grad |= t.requires_grad();
@@ -330,9 +373,9 @@ struct Driver {  // this path has not run on a GPU
 
 // Repeats the steps of a plan. Slots are the call's tensors, and then what it allocates.
 struct Replay {
-  Replay(const Op& op, const Key& key, const Word* steps) : op_(op), s_(steps) {
+  Replay(const Key& key, const Word* steps) : s_(steps) {
     for (int i = 0; i < key.n_tensors; i++) add(*key.tensors[i]);
-    if (op.key != c10::DispatchKey::CUDA || !n_) return;
+    if (!n_ || !tensors_[0].is_cuda()) return;
     guard_.reset_device(tensors_[0].device());
     Driver::check(Driver::get().current_stream(tensors_[0].get_device(), &stream_));
     on_gpu_ = true;
@@ -364,8 +407,9 @@ struct Replay {
   void allocate() {  // as compiled code does: nothing is filled
     const size_t dims = s_[1];
     auto* allocator = c10::GetAllocator(on_gpu_ ? at::kCUDA : at::kCPU);
-    add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator,
-                                          c10::DispatchKeySet(op_.key), at::ScalarType(s_[0])));
+    const c10::DispatchKeySet key(on_gpu_ ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU);
+    add(at::detail::empty_strided_generic({s_ + 2, dims}, {s_ + 2 + dims, dims}, allocator, key,
+                                          at::ScalarType(s_[0])));
     s_ += 2 + 2 * dims;
   }
   void fill() {
@@ -429,7 +473,6 @@ struct Replay {
     throw error;
   }
 
-  const Op& op_;
   const Word* s_;
   at::Tensor tensors_[SLOTS];
   char* data_[SLOTS];
@@ -439,44 +482,44 @@ struct Replay {
   c10::OptionalDeviceGuard guard_;
 };
 
-struct Kernel final : c10::OperatorKernel {
-  explicit Kernel(Op* op) : op(*op) {}
+// What torch.jit.trace is to see, it sees by Python.
+bool is_traced() { return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer); }
+
+// Makes the calls of an operator that it knows, at one dispatch key.
+struct Maker : c10::OperatorKernel {
+  explicit Maker(Op* op) : op(*op) {}
   Op& op;
 
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
-    if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
-    Pending next;
-    // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && op.is_taught &&
-                         !c10::impl::TorchDispatchModeTLS::stack_len() &&
-                         at::globalContext().deterministicAlgorithms();
-    if (!may_act || !act(set, stack, next)) hand_over(std::move(next), set, stack);
-  }
-
   // Counts a call and makes it; false if Python is to make it, and to learn what is next.
-  bool act(c10::DispatchKeySet set, Stack* stack, Pending& next) {
-    const Key key(op, stack->data() + stack->size() - op.n_arguments);
-    if (!key.is_plain) return false;
+  bool act(const std::atomic<Table*>& tables, c10::DispatchKeySet set, Stack* stack,
+           Pending& next) {
+    Key key(op, stack->data() + stack->size() - op.n_arguments);
+    if (!key.is_plain || !at::globalContext().deterministicAlgorithms()) return false;
     lookers++;  // what the thread finds stays until the end of the block
     const auto look = c10::make_scope_exit([] { lookers--; });
-    Table* table = active.load();
+    Table* table = tables.load();
     if (!table) return false;
-    const Plan* plan =
-        table->plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+    const Plan* plan = table->plan_for(key);
+    const bool by_values = plan && plan->steps[0] == BY_VALUES;
+    if (by_values && !key.add_sizes(plan->steps)) return false;
+    if (by_values) plan = table->plan_for(key);
     if (plan && plan->steps[0] == NEVER) return false;
+    const bool is_passed = plan && plan->steps[0] == PASSED;
+    if (is_passed && !key.makes_node()) return call_aten(set, stack);
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
     if (!entry || joined != table->number) {
-      next = {&op, table->number, key.hash, key.shares_memory, {}};
+      next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
       // At the second sight: what is met once leaves nothing behind.
       if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
         next.key.assign(key.words, key.words + key.n);
       return false;
     }
-    if (plan->steps[0] == NATIVE) return call_native(key, *entry, set, stack);
+    if (is_passed) return note(at::sequence_number::peek() - 1, *entry), call_aten(set, stack);
+    if (plan->steps[0] < 0) return call_native(key, *entry, plan->steps[0], set, stack);
     if (!count(key, *entry)) return false;
-    Replay replay(op, key, plan->steps.data());
+    Replay replay(key, plan->steps.data());
     replay.run();
     torch::jit::drop(*stack, op.n_arguments);
     replay.put_results(stack);
@@ -487,19 +530,23 @@ struct Kernel final : c10::OperatorKernel {
     std::lock_guard lock(log_mutex);
     if (n_logged == LOG) return false;  // Python counts the call, and empties the log first
     logged[n_logged++] = entry;
-    if (key.needs_grad && at::GradMode::is_enabled()) note(at::sequence_number::peek() - 1, entry);
+    if (key.makes_node()) note(at::sequence_number::peek() - 1, entry);
     return true;
   }
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
-  bool call_native(const Key& key, uint32_t entry, c10::DispatchKeySet set, Stack* stack) {
+  bool call_native(const Key& key, uint32_t entry, Word way, c10::DispatchKeySet set,
+                   Stack* stack) {
     in_native++, n_native++;
     const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
-        !settings.deterministicAlgorithms() || settings.deterministicAlgorithmsWarnOnly() ||
-        settings.benchmarkCuDNN() || !count(key, entry))
+        !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
+        (way == STRICT && settings.deterministicAlgorithmsWarnOnly()) || !count(key, entry))
       return false;
-    op.native->callBoxed(op.handle, set, stack);
+    return call_aten(set, stack);
+  }
+  bool call_aten(c10::DispatchKeySet set, Stack* stack) {
+    op.native ? op.native->callBoxed(op.handle, set, stack) : op.handle.callBoxed(stack);
     return true;
   }
   void hand_over(Pending next, c10::DispatchKeySet set, Stack* stack) {
@@ -510,16 +557,138 @@ struct Kernel final : c10::OperatorKernel {
   }
 };
 
+// At the key of a backend, or of autograd, above detmode's kernel in Python.
+struct Kernel final : Maker {
+  using Maker::Maker;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
+    Pending next;
+    // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
+    const bool may_act = !in_python && active.load() && !n_regions && !is_traced() &&
+                         !c10::impl::TorchDispatchModeTLS::stack_len();
+    const bool is_made = may_act && (op.is_above ? call_noted(set, stack, next)
+                                                 : op.is_taught && act(active, set, stack, next));
+    if (!is_made) hand_over(std::move(next), set, stack);
+  }
+
+  // Makes a call at autograd's key, and notes its place for its backward.
+  bool call_noted(c10::DispatchKeySet set, Stack* stack, Pending& next) {
+    const auto needs_grad = [](const auto& v) {
+      return v.isTensor() && v.toTensor().requires_grad();
+    };
+    const bool may_make_node =
+        std::any_of(stack->end() - op.n_arguments, stack->end(), [&](const c10::IValue& v) {
+          return v.isList() ? std::ranges::any_of(v.toListRef(), needs_grad) : needs_grad(v);
+        });
+    if (!may_make_node || !at::GradMode::is_enabled()) return call_aten(set, stack);
+    lookers++;
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    const Table* table = active.load();
+    if (!table) return false;
+    next = {&op, table->number};
+    const uint64_t where = place(), number = at::sequence_number::peek();
+    const uint32_t* entry = where ? table->entries.find(entry_hash(op, 0, where)) : nullptr;
+    if (!entry) return false;
+    call_aten(set, stack);
+    if (at::sequence_number::peek() != number) note(number, *entry);
+    return true;
+  }
+};
+
+// The state in which a dispatch mode makes the calls that it receives: it is off, and the keys
+// above `Python` are excluded, except those that resolve views (as resolve_views of
+// process/dispatch.py).
+struct BelowMode {
+  static c10::impl::LocalDispatchKeySet keys() {
+    using Set = c10::DispatchKeySet;
+    static const Set above = Set(Set::FULL) - Set(Set::FULL_AFTER, c10::DispatchKey::Python) -
+                             Set(c10::DispatchKey::Python);
+    static const Set views({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    auto keys = c10::impl::tls_local_dispatch_key_set();
+    keys.excluded_ = (keys.excluded_ | above) - views;
+    return keys;
+  }
+  c10::impl::ForceDispatchKeyGuard guard{keys()};
+  torch::torch_dispatch_mode::StashTorchDispatchModeGuard off;
+};
+
+// A level that receives calls as a dispatch mode, innermost of its thread's, and its table.
+struct Level {
+  std::atomic<PyObject*> mode{nullptr};
+  std::atomic<Table*> table{nullptr};
+};
+Level levels[LEVELS];
+std::unordered_map<c10::OperatorName, int>& mode_ops =
+    *new std::unordered_map<c10::OperatorName, int>;
+std::atomic<int> n_levels{0};  // of the array, that have been in use
+
+// At the key `Python`, where dispatch modes receive calls, above PyTorch's kernel that calls them.
+struct ModeKernel final : Maker {
+  using Maker::Maker;
+
+  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
+    const Level* level = receiver();
+    const Share share = level ? share_of(*level) : NOTHING;
+    if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
+      const BelowMode below;
+      return op.handle.callBoxed(stack);
+    }
+    Pending next;
+    const bool may_act = share >= DENSE && !in_python && !n_regions;
+    if (!may_act || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
+  }
+
+  static const Level* receiver() {
+    const auto n_modes = c10::impl::TorchDispatchModeTLS::stack_len();
+    if (!n_modes || is_traced()) return nullptr;
+    const auto& innermost = c10::impl::TorchDispatchModeTLS::get_stack_at(n_modes - 1);
+    PyObject* mode = innermost->ptr(getPyInterpreter());
+    for (const Level* level = levels; level < levels + n_levels.load(); level++)
+      if (level->mode.load() == mode) return level;
+    return nullptr;
+  }
+  Share share_of(const Level& level) const {
+    lookers++;
+    const auto look = c10::make_scope_exit([] { lookers--; });
+    Table* table = level.table.load();
+    return table && op.number < MODE_OPS ? table->shares[op.number].load() : NOTHING;
+  }
+  // Whether no tensor is of a foreign class, and, if they are to be dense, nothing is to be noted.
+  bool is_plain(bool are_dense, const Stack& stack) const {
+    const bool has_grad = at::GradMode::is_enabled();
+    const auto is_plain = [&](const at::Tensor& t) {
+      return !t.defined() ||
+             (!t.key_set().has_any(FOREIGN) &&
+              !(are_dense && (t.layout() != at::kStrided || (has_grad && t.requires_grad()))));
+    };
+    return std::all_of(stack.end() - op.n_arguments, stack.end(), [&](const c10::IValue& value) {
+      if (value.isTensor()) return is_plain(value.toTensor());
+      return !value.isList() || std::ranges::all_of(value.toListRef(), [&](const auto& element) {
+        return !element.isTensor() || is_plain(element.toTensor());
+      });
+    });
+  }
+  bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
+    if (c10::impl::TorchDispatchModeTLS::stack_len() > 1) return false;
+    const BelowMode below;
+    return act(level.table, set, stack, next);
+  }
+};
+
 }  // namespace
 
 extern "C" {  // What Python calls, by ctypes, with the GIL
+
+uint32_t* dm_n_logged() { return &n_logged; }
 
 // A number for an operator at a key, all of whose calls Python may make; -1 if there is none.
 int dm_op(const char* name, const char* overload, const char* key) {
   auto handle = c10::Dispatcher::singleton().findSchema({name, overload});
   if (!handle) return -1;
   const size_t n_arguments = handle->schema().arguments().size();
-  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size())});
+  const bool is_above = std::string_view(key).starts_with("Autograd");
+  ops.push_back({*handle, c10::parseDispatchKey(key), n_arguments, int(ops.size()), is_above});
   return ops.size() - 1;
 }
 // Before detmode's kernel is registered.
@@ -538,17 +707,54 @@ void dm_register(int number) {
       nullptr, "detmode"));
 }
 void dm_unregister(int op) { ops[op].registration.reset(); }
+// Once, for all operators of ATen. Where no mode is, nothing reaches the kernels.
+void dm_register_for_modes() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::") || !dispatcher.findSchema(name)) continue;
+    const int number = dm_op(name.name.c_str(), name.overload_name.c_str(), "Python");
+    Op& op = ops[mode_ops[name] = number];
+    op.below = op.handle.getComputedKernelForDispatchKey(op.key);
+    op.registration.emplace(dispatcher.registerImpl(
+        name, op.key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ModeKernel>(&op)),
+        std::nullopt, nullptr, "detmode"));
+  }
+}
+// The number of an operator whose calls modes may leave to C++; -1 if it has none.
+int dm_mode_op(const char* name, const char* overload) {
+  const auto found = mode_ops.find({name, overload});
+  return found == mode_ops.end() ? -1 : found->second;
+}
+// Has C++ share in the calls that a mode receives; with no table, leaves them to Python.
+void dm_level(PyObject* mode, Table* table) {
+  const auto is_free = [&](const Level& level) { return !level.mode || level.mode == mode; };
+  Level* level = std::ranges::find(levels, mode, [](const Level& l) { return l.mode.load(); });
+  if (level == std::end(levels)) level = std::ranges::find_if(levels, is_free);
+  if (level == std::end(levels)) return;
+  level->table = table;
+  level->mode = table ? mode : nullptr;
+  n_levels = std::max<int>(n_levels, level - levels + 1);
+}
+void dm_share(Table* table, int op, int share) {
+  if (op < MODE_OPS) table->shares[op] = Share(share);
+}
 
 Table* dm_table(uint64_t number) { return new Table{number}; }
 void dm_retire(Table* table) {
   Table* expected = table;
   active.compare_exchange_strong(expected, nullptr);
+  for (Level& level : levels)
+    if (level.table == table) level.table = nullptr;
   retired.push_back(table);
   if (lookers.load()) return;  // it will be freed with the next
   for (Table* unused : retired) delete unused;
   retired.clear();
 }
 void dm_activate(Table* table) { active = table; }
+void dm_regions(int open) {
+  n_regions = open;
+  if (open) had_regions = true;
+}
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
   memcpy(numbers, logged, sizeof *logged * n_logged);
@@ -573,14 +779,15 @@ void dm_join(uint64_t table) {
   if (joined != table) joined = table, first_number = at::sequence_number::peek();
 }
 
-// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too.
-int dm_pending(int op, uint64_t table) {
-  if (!pending.op || pending.op->number != op || pending.table != table) return 0;
-  return pending.key.empty() ? 1 : 2;
+// What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one
+// for the sizes that values decide on; and, as the rest of that number, of which operator.
+int dm_pending(uint64_t table) {
+  if (!pending.op || pending.table != table) return 0;
+  return pending.op->number << 2 | (pending.key.empty() ? 1 : 2 + pending.has_sizes);
 }
 void dm_add_plan(Table* table, uint32_t row, const Word* words, size_t n) {
   // Which of the tensors that share memory is meant, an address does not say.
-  const bool is_lost = pending.shares_memory && words[0] != NATIVE;
+  const bool is_lost = pending.shares_memory && words[0] >= 0;
   table->plans.add(pending.hash,
                    {pending.key, row, is_lost ? Words{NEVER} : Words(words, words + n)});
 }

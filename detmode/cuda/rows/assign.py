@@ -22,8 +22,8 @@ from detmode.cuda import (
 from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import KEYS, Rows, flat
 from detmode.cuda.rows.sort import key_dtype, sorted_positions
+from detmode.cuda.rows.strips import Strips
 from detmode.cuda.rows.ways import MARK, Way, choose_assignment
-from detmode.cuda.strips import Strips
 
 WORDS = {
     16: torch.complex128,

@@ -6,9 +6,10 @@
 // on down to the smallest one. An addend is its significand, shifted to its place in one bin, which
 // takes it by one integer addition. Nothing is dropped, so neither the order of the addends nor the
 // exponents that the bins begin with show in a sum.
-#include "accumulator.cuh"
 #include "block_reduce.cuh"
+#include "crowd.cuh"
 #include "scaling.cuh"
+#include "sum_component.cuh"
 
 // These are also in exponent_bins.py.
 constexpr int THREADS = 256;

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, launch_blocks, new_empty, stretch
+from detmode.cuda import Source, ctype, launch, launch_blocks, new_empty, of_dtypes, stretch
 from detmode.cuda.rows.shapes import Rows
 
 THREADS = 256
@@ -32,11 +32,7 @@ MOST_BLOCKS = 512
 SOURCE = Source(
     __file__,
     "exponent_bins.cu",
-    entries=tuple(
-        f"bins_{kernel}<{ctype(dtype)}>"
-        for kernel in ("extent", "begin", "add", "finish")
-        for dtype in BINS
-    ),
+    entries=of_dtypes(BINS, "bins_extent", "bins_begin", "bins_add", "bins_finish"),
 )
 
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, ctype, launch, new_full
+from detmode.cuda import Source, ctype, launch, new_full, of_dtypes
 from detmode.cuda.dtypes import FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import Rows
 
 SOURCE = Source(
     __file__,
     "extrema.cu",
-    entries=tuple(
-        f"index_reduce_{kernel}<{ctype(dtype)}>"
-        for kernel in ("observe", "finish")
-        for dtype in FLOATING + INTEGRAL
-    ),
+    entries=of_dtypes(FLOATING + INTEGRAL, "index_reduce_observe", "index_reduce_finish"),
 )
 
 

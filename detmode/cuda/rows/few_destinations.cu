@@ -18,14 +18,13 @@ __global__ void __launch_bounds__(1024)
   for (int32_t i = threadIdx.x; i < all; i += blockDim.x) of_block[i] = 0;
   __syncthreads();
   sum_t totals(of_block, nullptr, 0);
-  share_of_block share = share_of_block::of(n);
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += AT_ONCE * blockDim.x) {
-    auto read =
-        elements<scalar_t, AT_ONCE>::read(index, source, i, share.end, by_row, shape, alpha);
-    // The last element changes no maximum when it comes again.
+  using read_t = elements<scalar_t, AT_ONCE>;
+  // The last element changes no maximum when it comes again.
+  auto observe = [&](const read_t& read, int64_t, int64_t) {
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) totals.observe(read.destinations[k], read.addends[k]);
-  }
+  };
+  read_t::of_block(index, source, n, by_row, shape, alpha, observe);
   __syncthreads();
   for (int32_t i = threadIdx.x; i < all; i += blockDim.x) {
     if (of_block[i] != 0) raise_to(keys + i, of_block[i]);
@@ -49,20 +48,19 @@ __global__ void __launch_bounds__(1024)
   for (int32_t i = threadIdx.x; i < counted; i += blockDim.x) counts_of_block[i] = 0;
   __syncthreads();
   sum_t totals(keys, of_block, headroom);
-  share_of_block share = share_of_block::of(n);
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += AT_ONCE * blockDim.x) {
-    auto read =
-        elements<scalar_t, AT_ONCE>::read(index, source, i, share.end, by_row, shape, alpha);
+  using read_t = elements<scalar_t, AT_ONCE>;
+  auto add = [&](const read_t& read, int64_t i, int64_t end) {
     typename sum_t::key_t largest[AT_ONCE];
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) largest[k] = totals.key(read.destinations[k]);
 #pragma unroll
     for (int k = 0; k < AT_ONCE; ++k) {
-      if (i + k * blockDim.x >= share.end) break;
+      if (i + k * blockDim.x >= end) break;
       totals.add(largest[k], read.destinations[k], read.addends[k]);
       if (counted > 0) atomicAdd(counts_of_block + read.destinations[k], 1);
     }
-  }
+  };
+  read_t::of_block(index, source, n, by_row, shape, alpha, add);
   __syncthreads();
   for (int32_t i = threadIdx.x; i < destinations; i += blockDim.x) {
     totals.join(i, sums);

@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from detmode.cuda import Source, ctype, launch_blocks, parts_of
+from detmode.cuda import Source, ctype, launch_blocks, of_dtypes, parts_of
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.rows.shapes import Rows
 
@@ -29,11 +29,7 @@ LEAST_SHARE, SHARES = 1 << 12, 8
 SOURCE = Source(
     __file__,
     "few_destinations.cu",
-    entries=tuple(
-        f"few_destinations_{kernel}<{ctype(dtype)}>"
-        for kernel in ("observe", "add")
-        for dtype in FLOATING + COMPLEX
-    ),
+    entries=of_dtypes(FLOATING + COMPLEX, "few_destinations_observe", "few_destinations_add"),
 )
 
 

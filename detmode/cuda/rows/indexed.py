@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous
-from detmode.cuda.rows.positions import check_on_host, copy_if_overlapping, in_contiguous
+from detmode.cuda import contiguous
+from detmode.cuda.rows.positions import check_on_host, in_contiguous, result_of
 from detmode.cuda.rows.shapes import Rows
 
 CheckShapes: TypeAlias = Callable[[torch.Size, int, int, torch.Size], None]
@@ -64,10 +64,7 @@ def indexed_rows(
     Raises:
         Exception: ``error``, on the CPU, for an index out of range; what ``check_shapes`` raises.
     """
-    if out is None:
-        out = clone(self, memory_format=torch.contiguous_format)
-    else:
-        index, source = copy_if_overlapping(out, index), copy_if_overlapping(out, source)
+    out, index, source = result_of(self, out, index, source)
     target = out if out.dim() else out.view(1)
     dim = dim % target.dim()
     source_shape, shape = _layout(target.shape, dim, index.numel())

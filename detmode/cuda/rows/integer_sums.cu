@@ -9,10 +9,8 @@ __global__ void index_add_observe(const int64_t* __restrict__ index,
                                   int64_t n, bool by_row, row_shape shape, scaling alpha) {
   using sum_t = accumulator<scalar_t>;
   sum_t totals(keys, nullptr, 0);
-  share_of_block share = share_of_block::of(n);
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
-    auto read =
-        elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
+  using read_t = elements<scalar_t, together>;
+  auto observe = [&](const read_t& read, int64_t, int64_t) {
     typename sum_t::key_t seen[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) seen[k] = totals.seen(read.destinations[k]);
@@ -21,7 +19,8 @@ __global__ void index_add_observe(const int64_t* __restrict__ index,
     for (int k = 0; k < together; ++k) {
       totals.raise(read.destinations[k], sum_t::key_of(read.addends[k]), seen[k]);
     }
-  }
+  };
+  read_t::of_block(index, source, n, by_row, shape, alpha, observe);
 }
 
 // The initial value joins the addends of each destination that has one. Where it does not count,
@@ -49,17 +48,15 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
   using sum_t = accumulator<scalar_t>;
   sum_t totals(keys, sums, headroom);
   int64_t in_whole_warps = n / WARP * WARP;
-  share_of_block share = share_of_block::of(n);
-  for (int64_t i = share.begin + threadIdx.x; i < share.end; i += together * blockDim.x) {
-    auto read =
-        elements<scalar_t, together>::read(index, source, i, share.end, by_row, shape, alpha);
+  using read_t = elements<scalar_t, together>;
+  auto add = [&](const read_t& read, int64_t i, int64_t end) {
     typename sum_t::key_t largest[together];
 #pragma unroll
     for (int k = 0; k < together; ++k) largest[k] = totals.key(read.destinations[k]);
 #pragma unroll
     for (int k = 0; k < together; ++k) {
       int64_t place = i + k * blockDim.x, destination = read.destinations[k];
-      if (place >= share.end) break;
+      if (place >= end) break;
       bool met = crowded && place < in_whole_warps;
       totals.add_in_warp(largest[k], destination, read.addends[k], met);
       if (counts != nullptr) {
@@ -67,7 +64,8 @@ __global__ void index_add_accumulate(const int64_t* __restrict__ index,
         add_in_warp(counts + destination, one, met);
       }
     }
-  }
+  };
+  read_t::of_block(index, source, n, by_row, shape, alpha, add);
 }
 
 // The sum divided by the number of its addends, of which the initial value may be one.

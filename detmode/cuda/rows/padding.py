@@ -29,7 +29,7 @@ SOURCE = Source(
 )
 
 
-class PaddedAxis(NamedTuple):
+class _PaddedAxis(NamedTuple):
     """The struct of ``padding.cu``: inputs, outputs, and outputs before the first input."""
 
     size: int
@@ -37,7 +37,7 @@ class PaddedAxis(NamedTuple):
     padding: int
 
 
-ABSENT = PaddedAxis(1, 1, 0)
+ABSENT = _PaddedAxis(1, 1, 0)
 
 
 def pad_backward(
@@ -94,7 +94,7 @@ def gather_backward(
     shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
     _check(where, out_shape, shape, padding, spatial, reflect)
     sizes = zip(reversed(shape), reversed(out_shape), padding[::2])
-    w, h, d = *(PaddedAxis(*axis) for axis in sizes), *(ABSENT,) * (3 - spatial)
+    w, h, d = *(_PaddedAxis(*axis) for axis in sizes), *(ABSENT,) * (3 - spatial)
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
     share = share or choose_share(planes, self.numel(), grad_output.numel())
     entry = f"{ctype(self.dtype)}, {str(reflect).lower()}, {share.per_thread}, {share.counter}"

@@ -1,4 +1,4 @@
-"""A pooling along one axis, as kernels take it."""
+"""A pooling along one axis, as kernels take it; checks that poolings share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from torch import Tensor
+
 from detmode.cuda import magic_number
+from detmode.cuda.checks import check_implemented
+from detmode.cuda.dtypes import FLOATING
 
 
 class Window(NamedTuple):
@@ -62,3 +66,27 @@ def triple(operator: str, name: str, values: Sequence[int]) -> tuple[int, int, i
         raise RuntimeError(f"{operator}: {name} must be a single int, or a tuple of three ints")
     t, h, w = values if len(values) == 3 else (*values,) * 3
     return int(t), int(h), int(w)
+
+
+def check_adaptive_dtypes(name: str, grad_output: Tensor, self: Tensor) -> None:
+    """Check the dtypes of an adaptive pooling's backward operator.
+
+    Raises:
+        RuntimeError: the two are not the same.
+        NotImplementedError: they are not floating point.
+    """
+    if grad_output.dtype != self.dtype:
+        raise RuntimeError(
+            f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
+            f"{grad_output.dtype}"
+        )
+    check_implemented(f"{name}_cuda", self.dtype, FLOATING)
+
+
+def check_adaptive_sizes(name: str, out_shape: Sequence[int]) -> None:
+    """Raise RuntimeError where a dimension of its ``grad_output`` but the batch has size 0."""
+    if 0 in out_shape[1:]:
+        raise RuntimeError(
+            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
+            f"grad_output has sizes {list(out_shape)}"
+        )

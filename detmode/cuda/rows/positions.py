@@ -17,7 +17,7 @@ SOURCE = Source(__file__, "positions.cu", entries=["index_put_linearize"])
 
 def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Tensor]:
     """By dimension the indices as int64 on the device of ``self``; a mask is one for each."""
-    found: dict[int, Tensor] = {}
+    by_dim: dict[int, Tensor] = {}
     dim, device = 0, self.device
     for index in indices:
         if index is None:
@@ -25,7 +25,7 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
         elif index.dtype in (torch.int64, torch.int32):
             if index.device != device:
                 index = index.to(device)
-            found[dim] = contiguous(index, torch.int64) if index.dtype is torch.int32 else index
+            by_dim[dim] = contiguous(index, torch.int64) if index.dtype is torch.int32 else index
             dim += 1
         elif index.dtype in (torch.bool, torch.uint8):
             for place, size in enumerate(index.shape, dim):
@@ -36,13 +36,13 @@ def expand_masks(self: Tensor, indices: Sequence[Tensor | None]) -> dict[int, Te
                         f"{place}"
                     )
             for part in index.to(device).nonzero().unbind(1):
-                found[dim] = part
+                by_dim[dim] = part
                 dim += 1
         else:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     if dim > self.dim():
         raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {dim})")
-    return found
+    return by_dim
 
 
 def broadcast(indices: Sequence[Tensor]) -> tuple[int, ...]:
@@ -171,6 +171,18 @@ def in_contiguous(
     work = contiguous(target)
     move_rows(work, *arguments, **options)
     return target if work is target else target.copy_(work)
+
+
+def result_of(
+    self: Tensor, out: Tensor | None, index: Tensor, source: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, which holds ``self`` so far, and the index and the source apart from its memory.
+
+    ``out``: the result where it is given; it holds ``self``.
+    """
+    if out is None:
+        return clone(self, memory_format=torch.contiguous_format), index, source
+    return out, copy_if_overlapping(out, index), copy_if_overlapping(out, source)
 
 
 def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, new_arange
+from detmode.cuda import contiguous, new_arange
 from detmode.cuda.rows.positions import (
     axis_of,
     check_on_host,
-    copy_if_overlapping,
     in_contiguous,
     linearize,
+    result_of,
 )
 from detmode.cuda.rows.shapes import Rows
 
@@ -46,10 +46,7 @@ def reduce_scattered(
         IndexError, RuntimeError: as :func:`check`; on the CPU, an index is out of range.
     """
     check(self, dim, index, src)
-    if out is None:
-        out = clone(self, memory_format=torch.contiguous_format)
-    else:
-        index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
+    out, index, src = result_of(self, out, index, src)
     if index.numel() == 0:
         return out
     target, dim, index, source = laid_out(out, dim, index, src)
@@ -77,12 +74,12 @@ def check(self: Tensor, dim: int, index: Tensor, src: Tensor) -> None:
         return
     if index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError(f"scatter(): index should be int64 or int32, but got {index.dtype}")
-    own, named, source = (list(tensor.shape) or [1] for tensor in (self, index, src))
-    if len(own) == len(named):
+    sizes, named, source = (list(tensor.shape) or [1] for tensor in (self, index, src))
+    if len(sizes) == len(named):
         # In the dimension itself an index has as many positions as it likes.
-        own[axis] = named[axis]
-    fits = len(own) == len(named) == len(source)
-    if not (fits and all(map(le, named, source)) and all(map(le, named, own))):
+        sizes[axis] = named[axis]
+    fits = len(sizes) == len(named) == len(source)
+    if not (fits and all(map(le, named, source)) and all(map(le, named, sizes))):
         raise RuntimeError(
             f"scatter(): index, {named}, should be no larger than src, {source}, nor than self, "
             f"{list(self.shape) or [1]}, apart from dimension {axis}"

@@ -29,7 +29,7 @@ SOURCE = Source(
 )
 
 
-class DigitPasses(NamedTuple):
+class _DigitPasses(NamedTuple):
     """The struct of ``sort.cu``: bits of a digit, the passes, all and those done, and the positions
     of a thread.
     """
@@ -71,7 +71,7 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
         launch_blocks(
             SOURCE, f"sort_tiles<{ctype(dtype)}>", 1, threads,
             index=index, keys_read=None, order_read=None, keys=keys, order=order, counters=None,
-            n=n, size=size, wraps=wraps, digits=DigitPasses(width, passes, 0, -(-n // threads)),
+            n=n, size=size, wraps=wraps, digits=_DigitPasses(width, passes, 0, -(-n // threads)),
         )  # fmt: skip
         return keys, order
     rounds = min(-(-n // (TILES * THREADS)), ITEMS)
@@ -89,7 +89,7 @@ def sorted_positions(index: Tensor, size: int, *, wraps: bool = False) -> tuple[
             SOURCE, f"sort_tiles<{ctype(dtype)}>", tiles, THREADS,
             index=None if done else index, keys_read=keys_read, order_read=order_read, keys=keys,
             order=order, counters=counters, n=n, size=size, wraps=wraps,
-            digits=DigitPasses(width, passes, done, rounds),
+            digits=_DigitPasses(width, passes, done, rounds),
         )  # fmt: skip
     return keys, order
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from detmode.cuda import Source, ctype
+from detmode.cuda import Source, ctype, of_dtypes
 from detmode.cuda.dtypes import COMPLEX, FLOATING, INTEGRAL
 from detmode.cuda.rows.shapes import AT_ONCE, KEYS
 
@@ -37,10 +37,8 @@ INTEGERS = Source(
     __file__,
     "integer_sums.cu",
     entries=(
-        *(
-            f"index_add_{kernel}<{ctype(dtype)}>"
-            for kernel in ("admit_self", "finish", "strips")
-            for dtype in FLOATING + COMPLEX
+        *of_dtypes(
+            FLOATING + COMPLEX, "index_add_admit_self", "index_add_finish", "index_add_strips"
         ),
         *(
             f"index_add_{kernel}, {together}>"

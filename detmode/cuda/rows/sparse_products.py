@@ -73,7 +73,7 @@ def sparse_product(
             ATen.
     """
     _check(name, mat1, mat2, self)
-    alpha, beta = (_factor(each, mat1.dtype) for each in (alpha, beta))
+    alpha, beta = (_factor(factor, mat1.dtype) for factor in (alpha, beta))
     shape = mat1.shape[0], mat2.shape[1]
     if self is not None:
         self = self.expand(shape)
@@ -153,9 +153,9 @@ def _check(name: str, mat1: Tensor, mat2: Tensor, self: Tensor | None) -> None:
             f"{name}(): mat1 and mat2 shapes cannot be multiplied ({list(mat1.shape)} and "
             f"{list(mat2.shape)})"
         )
-    given = [each for each in (mat1, mat2, self) if each is not None]
-    check_scalar_type(mat1.dtype, *(each.dtype for each in given))
-    check_devices(name, *given)
+    tensors = [tensor for tensor in (mat1, mat2, self) if tensor is not None]
+    check_scalar_type(mat1.dtype, *(tensor.dtype for tensor in tensors))
+    check_devices(name, *tensors)
     if self is not None and self.layout is not torch.strided:
         raise RuntimeError(f"{name}(): expected a strided tensor to add to, got {self.layout}")
 

@@ -31,8 +31,8 @@ from detmode.cuda.rows.positions import of_elements
 from detmode.cuda.rows.shapes import AT_ONCE, CROWDED_COLUMNS, PIECE, SHARE, Rows, flat
 from detmode.cuda.rows.sort import sorted_positions
 from detmode.cuda.rows.source import FEW, INTEGERS, MOST_CARRIED, SORTED, TOGETHER, widths
+from detmode.cuda.rows.strips import Strips
 from detmode.cuda.rows.ways import Way, choose_product, choose_sum
-from detmode.cuda.strips import Strips
 
 THREADS = 512
 """Of a block that reduces carries."""

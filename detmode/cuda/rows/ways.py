@@ -29,7 +29,7 @@ from detmode.cuda import bytes_of_sum, index_ctype, parts_of
 from detmode.cuda.rows.exponent_bins import has_bins
 from detmode.cuda.rows.few_destinations import blocks_of
 from detmode.cuda.rows.shapes import AT_ONCE, MOST_SORTED, PIECE, Rows, flat
-from detmode.cuda.strips import Strips, strips_of
+from detmode.cuda.rows.strips import Strips, strips_of
 
 WIDE = 512
 """Bytes of a wide row: what a warp reads at once, so that all of its threads have one share."""
@@ -68,7 +68,7 @@ measured."""
 
 
 class Way(Enum):
-    """A way to move rows. :class:`~detmode.cuda.strips.Strips` are one too: in shared memory."""
+    """A way to move rows. :class:`Strips` are one too: in shared memory."""
 
     FEW = auto()
     """In one launch: a thread finds the rows of its destination itself."""
@@ -231,12 +231,12 @@ def _elects_in_place(shape: Rows) -> bool:
     return is_near and shape.rows <= MOST_SORTED
 
 
-def _strips_of(shape: Rows, each: int, shared: int, most_strips: int) -> Strips | None:
+def _strips_of(shape: Rows, element_bytes: int, shared: int, most_strips: int) -> Strips | None:
     """Return the strips of planes, in which each element has an index, or None.
 
-    ``each``: bytes of shared memory for a destination.
+    ``element_bytes``: of shared memory for a destination.
     """
     _, rows, inner, size, _ = shape
     if inner != 1 or size > MOST_EMPTY * rows or index_ctype(rows) != "int32_t":
         return None
-    return strips_of(shape.outer, size, rows, each, shared, most_strips)
+    return strips_of(shape.outer, size, rows, element_bytes, shared, most_strips)

@@ -99,7 +99,7 @@ def _native() -> Iterator[Finding]:
         yield Finding(subject, "unknown", str(error), f"set {native.VARIABLE} to 0 or 1")
         return
     reason = native.problem() or host.unavailable()
-    in_python = 'with intercept="listed", Python makes each substituted call'
+    in_python = "Python makes each call that a mode receives"
     if not is_wanted:
         yield Finding(subject, "off", in_python)
     else:
@@ -107,7 +107,9 @@ def _native() -> Iterator[Finding]:
             subject,
             "on" if reason is None else "not available",
             reason is None,
-            'with intercept="listed", calls that were met before are made without Python',
+            "calls that were met before are made without Python, but for launches on GPUs"
+            if not native.launches_on("cuda")
+            else "calls that were met before are made without Python",
             f"{in_python}: {reason}",
             f"unset {native.VARIABLE}, or install what is missing",
         )

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source, contiguous, launch, magic_number, new_empty
-from detmode.cuda.checks import check_implemented, raises_like_aten
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.chosen_windows import entries, entry_of, pooled_of
+from detmode.cuda.rows.pooling import check_adaptive_dtypes, check_adaptive_sizes
 from detmode.cuda.rows.shares import PER_THREAD, Share
-from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_avg_pool_backward"
 SOURCE = Source(__file__, "kernels.cu", entries=entries(KERNEL))
@@ -37,7 +37,7 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         NotImplementedError: a dtype that is not floating point.
     """
     name = "adaptive_avg_pool2d_backward"
-    _check(name, grad_output, self)
+    check_adaptive_dtypes(name, grad_output, self)
     last = torch.channels_last if _channels_last(self) else torch.contiguous_format
     return gather(name, grad_output, self, 2, last)
 
@@ -58,7 +58,7 @@ def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
         NotImplementedError: a dtype that is not floating point.
     """
     name = "adaptive_avg_pool3d_backward"
-    _check(name, grad_output, self)
+    check_adaptive_dtypes(name, grad_output, self)
     return gather(name, grad_output, self, 3, torch.contiguous_format)
 
 
@@ -92,23 +92,10 @@ def _channels_last(self: Tensor) -> bool:
     return self.shape[1] > 1 and self.shape[2] * self.shape[3] > 1
 
 
-def _check(name: str, grad_output: Tensor, self: Tensor) -> None:
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(
-            f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
-            f"{grad_output.dtype}"
-        )
-    check_implemented(f"{name}_cuda", self.dtype, FLOATING)
-
-
 def _check_shapes(
     name: str, out_shape: tuple[int, ...], shape: tuple[int, ...], spatial: int
 ) -> None:
-    if 0 in out_shape[1:]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
-            f"grad_output has sizes {list(out_shape)}"
-        )
+    check_adaptive_sizes(name, out_shape)
     if len(shape) not in (spatial + 1, spatial + 2):
         raise RuntimeError(
             f"{name}(): Expected {spatial + 1}D or {spatial + 2}D tensor, but got {list(shape)}"

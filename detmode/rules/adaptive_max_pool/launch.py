@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import check_implemented, raises_like_aten
+from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
     check,
     entries,
@@ -17,8 +17,8 @@ from detmode.cuda.rows.chosen_windows import (
     pooled_of,
     write_chosen,
 )
+from detmode.cuda.rows.pooling import check_adaptive_dtypes, check_adaptive_sizes
 from detmode.cuda.rows.shares import PER_THREAD, Share
-from detmode.table.conditions import FLOATING
 
 KERNEL = "adaptive_max_pool_backward"
 FEW = "adaptive_max_pool_few"
@@ -86,15 +86,6 @@ def gather(
 
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    if 0 in grad_output.shape[1:]:
-        raise RuntimeError(
-            f"{name}(): Expected grad_output to have non-zero size for non-batch dimensions, but "
-            f"grad_output has sizes {list(grad_output.shape)}"
-        )
+    check_adaptive_sizes(name, grad_output.shape)
     check(name, grad_output, self, indices, spatial)
-    if grad_output.dtype != self.dtype:
-        raise RuntimeError(
-            f"{name}(): Expected dtype {self.dtype} for `grad_output` but got dtype "
-            f"{grad_output.dtype}"
-        )
-    check_implemented(f"{name}_cuda", self.dtype, FLOATING)
+    check_adaptive_dtypes(name, grad_output, self)

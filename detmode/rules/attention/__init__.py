@@ -49,6 +49,9 @@ _CUDNN = (
 )
 _ELSEWHERE = "these kernels run on CUDA tensors only"
 
+# Of ATen's own code, only this looks at warn_only, besides that of alerts.
+READS_WARN_ONLY = _STRICT + _CUDNN
+
 RULES = (
     *chain(
         _STRICT,

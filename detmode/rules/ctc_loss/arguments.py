@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty, of_dtypes
 from detmode.cuda.checks import check_implemented, check_scalar_type
 
 TARGETS = (torch.int32, torch.int64)
@@ -22,13 +22,13 @@ SOURCE = Source(
     "kernels.cu",
     entries=(
         "ctc_write_lengths",
-        *(f"ctc_sort<{ctype(target)}>" for target in TARGETS),
+        *of_dtypes(TARGETS, "ctc_sort"),
         *(
             f"ctc_posteriors<{ctype(dtype)}, {ctype(target)}>"
             for dtype in FLOATS
             for target in TARGETS
         ),
-        *(f"ctc_gradient<{ctype(dtype)}>" for dtype in FLOATS),
+        *of_dtypes(FLOATS, "ctc_gradient"),
     ),
 )
 

@@ -7,7 +7,16 @@ from collections import namedtuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, sum_to_zeros
+from detmode.cuda import (
+    Source,
+    contiguous,
+    ctype,
+    launch,
+    new_empty,
+    new_zeros,
+    of_dtypes,
+    sum_to_zeros,
+)
 from detmode.cuda.checks import check_implemented
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -18,11 +27,7 @@ IMAGES = 32
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(
-        f"{kernel}<{ctype(dtype)}>"
-        for kernel in ("deform_sample", "deform_scatter", "finish_sums", "deform_move")
-        for dtype in DTYPES
-    ),
+    entries=of_dtypes(DTYPES, "deform_sample", "deform_scatter", "finish_sums", "deform_move"),
 )
 
 

@@ -11,9 +11,9 @@ from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros
 from detmode.cuda.checks import check_devices, check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import check_on_host
 from detmode.cuda.rows.shapes import Rows, flat
+from detmode.cuda.rows.strips import Strips
 from detmode.cuda.rows.sums import add_rows
 from detmode.cuda.rows.ways import Way, choose_sum
-from detmode.cuda.strips import Strips
 from detmode.table.conditions import FLOATING
 
 INDICES = (torch.int64, torch.int32)

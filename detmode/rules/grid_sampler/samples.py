@@ -123,7 +123,7 @@ SAMPLES = Samples(
     not_applicable={"negative_dim": "the operators take no dimension"},
     references={**dict.fromkeys(OPS.values(), reference.backward), CUDNN: reference.cudnn_backward},
     unlike_cpu=dict.fromkeys(
-        (each.name for each in _CASES if "nearest" not in each.name or "border" in each.name),
+        (case.name for case in _CASES if "nearest" not in case.name or "border" in case.name),
         "for NaN and infinite positions the CPU kernels weigh what lies outside, or read beyond it",
     ),
     unlike_magnitudes=dict.fromkeys(

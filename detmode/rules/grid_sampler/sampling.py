@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from detmode.cuda import Source, ctype
+from detmode.cuda import Source, ctype, of_dtypes
 from detmode.table.conditions import FLOATING
 
 BILINEAR, NEAREST, BICUBIC = range(3)
@@ -15,7 +15,7 @@ SOURCE = Source(
     __file__,
     "kernels.cu",
     entries=(
-        *(f"finish_sums<{ctype(dtype)}>" for dtype in FLOATING),
+        *of_dtypes(FLOATING, "finish_sums"),
         *(
             f"grid_sampler_{kernel}<{ctype(dtype)}, {dims}, {taps}>"
             for kernel in ("scatter", "strips", "grad_grid")

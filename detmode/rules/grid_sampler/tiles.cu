@@ -232,9 +232,7 @@ struct TileOfSamples {
 struct in_tile {
   static __device__ __forceinline__ void raise(int32_t* key, int32_t to) { atomicMax(key, to); }
   static __device__ __forceinline__ void add(int64_t* limb, int64_t part) {
-    uint32_t* halves = reinterpret_cast<uint32_t*>(limb);
-    uint32_t low = static_cast<uint32_t>(part), high = static_cast<uint32_t>(part >> 32);
-    atomicAdd(halves + 1, high + (atomicAdd(halves, low) + low < low ? 1 : 0));
+    add_in_block<false>(limb, part);
   }
 };
 

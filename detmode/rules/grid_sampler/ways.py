@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 
 from detmode.cuda import bytes_of_sum
-from detmode.cuda.strips import Strips, strips_of
+from detmode.cuda.rows.strips import Strips, strips_of
 from detmode.rules.grid_sampler.sampling import BILINEAR, TAPS
 from detmode.rules.grid_sampler.tiles import FEWEST, Tiles, tiles_of, worth_tiles
 
@@ -86,8 +86,9 @@ def choose(
     if numel and not few_taps:
         # As in kernels.cu: 16 taps and more need more registers.
         threads = 1024 if taps < 4 else 512
-        each = bytes_of_sum(dtype)
-        strips = strips_of(planes, prod(sizes), samples, each, shared, MOST_STRIPS, threads)
+        strips = strips_of(
+            planes, prod(sizes), samples, bytes_of_sum(dtype), shared, MOST_STRIPS, threads
+        )
     per_thread = 1 if numel < MANY else min(numel // MANY, MOST_CHANNELS)
     runs = RUNS if channels >= 4 * RUNS and n * samples < MANY else 1
     if not few_taps and taps == 2 and numel >= FEWEST:

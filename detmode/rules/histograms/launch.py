@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros, of_dtypes
 from detmode.cuda.checks import check_implemented, raises_like_aten
+from detmode.cuda.recorder import one_above
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.table.conditions import INTEGRAL
@@ -20,9 +21,7 @@ SHARED_BINS = 12 * 1024
 """Bins that fit into the shared memory of a block on any GPU, 4 bytes each."""
 BLOCK, MOST_BLOCKS = 256, 2**13
 
-SOURCE = Source(
-    __file__, "kernels.cu", entries=tuple(f"histc_count<{ctype(dtype)}>" for dtype in DTYPES)
-)
+SOURCE = Source(__file__, "kernels.cu", entries=of_dtypes(DTYPES, "histc_count"))
 
 
 @raises_like_aten
@@ -148,15 +147,14 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         return new_zeros(self, (minlength,), torch.int64)
     if self.dim() != 1:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    smallest, largest = torch.stack(torch.aminmax(self)).tolist()
-    if smallest < 0:
+    bins = one_above(self, minlength)
+    if bins is None:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights.shape != self.shape:
         raise RuntimeError("weights should be 1-d and have the same length as input")
     if weights.device != self.device:
         raise RuntimeError(f"expected weights on {self.device}, but they are on {weights.device}")
     dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
-    bins = largest + 1 if largest >= minlength else minlength
     result = new_zeros(weights, (bins,), dtype)
     shape = Rows(outer=1, rows=self.numel(), inner=1, size=bins)
     add_rows(result, contiguous(self, torch.int64), contiguous(weights, dtype), shape)

@@ -92,10 +92,10 @@ def index_put(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
+    named = expand_masks(self if out is None else out, indices)
     is_new = out is None
     if out is None:
         out = clone(self)
-    named = expand_masks(out, indices)
     if not named:
         # ATen has its own ways with nothing to index by.
         return out.copy_(torch.ops.aten.index_put(self, indices, values, accumulate))

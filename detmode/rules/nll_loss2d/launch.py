@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty, of_dtypes
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.recorder import host_check
 from detmode.cuda.rows.extents import sizes_of, strides_of
@@ -21,9 +21,7 @@ MEAN = 1
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(
-        f"nll_loss2d_{part}<{ctype(dtype)}>" for part in ("sum", "finish") for dtype in FLOATING
-    ),
+    entries=of_dtypes(FLOATING, "nll_loss2d_sum", "nll_loss2d_finish"),
 )
 
 

@@ -8,10 +8,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from detmode.cuda import clone, contiguous, new_arange, new_zeros
+from detmode.cuda import contiguous, new_arange, new_zeros
 from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.positions import copy_if_overlapping, linearize
+from detmode.cuda.rows.positions import linearize, result_of
 from detmode.cuda.rows.scattered import check, laid_out, rows_of
 from detmode.cuda.rows.shapes import Rows
 
@@ -34,10 +34,7 @@ def scatter(
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
     check(self, dim, index, src)
-    if out is None:
-        out = clone(self, memory_format=torch.contiguous_format)
-    else:
-        index, src = copy_if_overlapping(out, index), copy_if_overlapping(out, src)
+    out, index, src = result_of(self, out, index, src)
     if index.numel() == 0:
         return out
     target, dim, index, source = laid_out(out, dim, index, src)

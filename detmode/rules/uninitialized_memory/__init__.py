@@ -100,7 +100,7 @@ RULES = (
             op,
             RowFields(
                 when=filled_by_pytorch(False) & _FILLS,
-                action=Substitute(launch.NewFilled(op), Native(), False, traffic=1.0),
+                action=Substitute(WithoutFlag(op, launch.fill), Native(), False, traffic=1.0),
                 guarantee=RUN_TO_RUN,
                 because="PyTorch does not fill new memory of such a dtype",
             ),

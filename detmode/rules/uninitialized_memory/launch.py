@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from detmode.process.torch_settings import deterministic_flag
-from detmode.table.unalerted import WithoutFlag
 
 _INTEGERS = {torch.quint8: torch.uint8, torch.qint8: torch.int8, torch.qint32: torch.int32}
 
 
-class NewFilled(WithoutFlag):
-    """Runs an operator whose result is new memory; all of it gets the largest integer."""
-
-    def __call__(self, /, **arguments: Any) -> Tensor:
-        """Return the result.
-
-        Raises:
-            RuntimeError: as ATen, for instance for a dtype that it does not have on the device.
-        """
-        result: Tensor = super().__call__(**arguments)
-        _fill(result, 0)
-        return result
-
-
-def _fill(tensor: Tensor, begin: int) -> None:
+def fill(tensor: Tensor, begin: int = 0) -> None:
     """Give the bytes of a tensor's storage from ``begin`` on the largest integer of its dtype."""
     # Of bit dtypes and those of less than a byte, all bits are set.
     integer = _INTEGERS.get(tensor.dtype, torch.uint8)
@@ -52,7 +36,7 @@ def resize_filled(
     target = self.clone() if out is None else out
     held = target.untyped_storage().nbytes()
     resize_unfilled(target, size, memory_format, out=target)
-    _fill(target, held)
+    fill(target, held)
     return target
 
 

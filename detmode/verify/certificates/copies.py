@@ -23,36 +23,47 @@ EMPTY = {
 }
 
 
-class Copies:
-    """Copies of a call's arguments on the CPU; tensors that share memory still do.
+def copies_of(
+    arguments: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, torch.Tensor], list[torch.UntypedStorage]]:
+    """Copy a call's arguments to the CPU; tensors that share memory still do.
 
     Args:
         arguments: by name: tensors, lists and tuples of them, tensor descriptors, other values.
+
+    Returns:
+        The copies by name; the tensors among them, by names such as ``"x"`` and ``"xs[0]"``; and
+        their storages.
     """
+    tensors: dict[str, torch.Tensor] = {}
+    storages: dict[tuple[int, int], torch.UntypedStorage] = {}
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
-        self.storages: dict[tuple[int, int], torch.UntypedStorage] = {}
-        self.arguments = {name: self._copy(name, value) for name, value in arguments.items()}
-
-    def _copy(self, name: str, value: Any) -> Any:
+    def copied(name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            key = storage.data_ptr(), storage.nbytes()
-            copy = self.storages.get(key)
-            if copy is None:
-                copy = storage.clone() if storage.device.type == "cpu" else storage.cpu()
-                self.storages[key] = copy
-            tensor = torch.empty(0, dtype=value.dtype, device="cpu")
-            tensor.set_(copy, value.storage_offset(), value.size(), value.stride())
-            self.tensors[name] = tensor
-            return tensor
+            tensors[name] = _in_copies(value, storages)
+            return tensors[name]
         if isinstance(value, (list, tuple)):
-            copies = [self._copy(f"{name}[{i}]", one) for i, one in enumerate(value)]
-            return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
+            parts = [copied(f"{name}[{i}]", part) for i, part in enumerate(value)]
+            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         if dataclasses.is_dataclass(value) and hasattr(value, "base"):  # a tensor descriptor
-            return dataclasses.replace(value, base=self._copy(name, value.base))  # type: ignore[type-var]
+            return dataclasses.replace(value, base=copied(name, value.base))  # type: ignore[type-var]
         return value
+
+    copies = {name: copied(name, value) for name, value in arguments.items()}
+    return copies, tensors, list(storages.values())
+
+
+def _in_copies(
+    tensor: torch.Tensor, storages: dict[tuple[int, int], torch.UntypedStorage]
+) -> torch.Tensor:
+    """Return a tensor in the copy of its storage, which is made once."""
+    storage = tensor.untyped_storage()
+    key = storage.data_ptr(), storage.nbytes()
+    copy = storages.get(key)
+    if copy is None:
+        copy = storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
+    result = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    return result.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
 def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:

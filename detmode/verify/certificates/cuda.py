@@ -30,7 +30,7 @@ from detmode.verify.certificates.certificate import (
     not_ended,
     shuffled_by,
 )
-from detmode.verify.certificates.copies import FILLS, Copies
+from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
 
 __all__ = ["certify"]
@@ -225,7 +225,7 @@ class _Launch:
             TimeoutError: the launch did not end in time.
         """
         watch.timeout = self.timeout
-        tensors = Copies(self._tensors).arguments
+        tensors, *_ = copies_of(self._tensors)
         for name in self._outputs:
             _fill(tensors[name], fill)
         for name, memory in self._variables.items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch, new_empty
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty, of_dtypes
 from detmode.cuda.checks import check_implemented, check_scalar_type
 from detmode.table.conditions import COMPLEX, FLOATING
 
@@ -14,7 +14,7 @@ DTYPES = FLOATING + COMPLEX
 SOURCE = Source(
     __file__,
     "kernels.cu",
-    entries=tuple(f"reflection_pad1d_backward<{ctype(dtype)}>" for dtype in DTYPES),
+    entries=of_dtypes(DTYPES, "reflection_pad1d_backward"),
 )
 
 

@@ -17,9 +17,9 @@ from detmode.cuda.rows import assign, sort, sums
 from detmode.cuda.rows.assign import assign_rows
 from detmode.cuda.rows.shapes import PIECE, Rows
 from detmode.cuda.rows.source import SORTED as SORTED_SOURCE
+from detmode.cuda.rows.strips import Strips, strips_of
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 from detmode.cuda.rows.ways import MARK, Way
-from detmode.cuda.strips import Strips, strips_of
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker

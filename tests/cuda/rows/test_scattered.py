@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detmode.cuda.rows.positions import result_of
 from detmode.rules.index_reduce.launch import index_reduce, mean_of_integers
 from detmode.rules.scatter.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
@@ -63,3 +64,19 @@ def test_means_by_index(
         exact_sums.assert_exact(got, arguments[0], call.to, call.values, mean=True, **how)
     elif call.values.numel():
         assert torch.equal(got, torch.ops.aten.index_reduce(*arguments, **how))
+
+
+def test_inputs_in_the_memory_of_the_result_are_copied() -> None:
+    """A result that may overwrite an input before it is read gets a copy; a new one does not."""
+    memory, index = torch.arange(8.0), torch.tensor([0, 1])
+    out, source = memory[:4], memory[2:6]
+    result, same_index, copy = result_of(out, out, index, source)
+    assert result is out
+    assert same_index is index
+    assert torch.equal(copy, source)
+    assert copy.untyped_storage().data_ptr() != memory.data_ptr()
+    new, *inputs = result_of(out, None, index, source)
+    assert torch.equal(new, out)
+    assert new.untyped_storage().data_ptr() != memory.data_ptr()
+    assert inputs[0] is index
+    assert inputs[1] is source

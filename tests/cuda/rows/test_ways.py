@@ -8,8 +8,8 @@ import torch
 from detmode.cuda.rows.chosen_windows import Pooled
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
+from detmode.cuda.rows.strips import Strips
 from detmode.cuda.rows.ways import Way, choose_assignment, choose_product, choose_sum
-from detmode.cuda.strips import Strips
 
 F32, F64, C128 = torch.float32, torch.float64, torch.complex128
 MOST = 227 * 1024

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import bytes_of_sum
-from detmode.cuda.strips import Strips
+from detmode.cuda.rows.strips import Strips
 from detmode.rules.grid_sampler import gradients, launch, reference
 from detmode.rules.grid_sampler.arguments import BICUBIC, BILINEAR, NEAREST, backward, grid_of
 from detmode.rules.grid_sampler.sampling import TAPS, Sampling

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.cuda import host
-from detmode.cuda.strips import Strips
+from detmode.cuda.rows.strips import Strips
 from detmode.rules.grid_sampler import gradients, reference, tiles, ways
 from detmode.rules.grid_sampler.arguments import BILINEAR, backward
 from detmode.rules.grid_sampler.sampling import Sampling

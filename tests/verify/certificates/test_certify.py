@@ -20,6 +20,7 @@ from detmode.cuda import CompileError, host
 from detmode.testing import assert_order_independent
 from detmode.verify.cases import cases, run_substituted
 from detmode.verify.certificates.certificate import in_turns
+from detmode.verify.certificates.copies import copies_of
 from detmode.verify.certificates.cuda import _uses
 from detmode.verify.certificates.orders import Conflicts
 
@@ -647,3 +648,13 @@ def test_a_rule_with_a_certificate(monkeypatch, capsys):
         detmode.Rule(**fields, certificate=raced)
     with pytest.raises(ValueError, match="certificate must be a detmode.Certificate"):
         detmode.Rule(**fields, certificate="order-independent")
+
+
+def test_copies_share_what_arguments_share() -> None:
+    """Arguments in one memory have copies in one, also those in lists; the program's stay."""
+    x = torch.arange(6.0)
+    copies, tensors, storages = copies_of({"x": x, "parts": [x[:2], x[2:]], "n": 6})
+    copies["x"].zero_()
+    assert [part.tolist() for part in copies["parts"]] == [[0, 0], [0, 0, 0, 0]]
+    assert list(tensors) == ["x", "parts[0]", "parts[1]"]
+    assert (len(storages), copies["n"], x.tolist()) == (1, 6, [0, 1, 2, 3, 4, 5])

@@ -27,7 +27,7 @@ from detmode.verify.certificates.certificate import (
     not_ended,
     shuffled_by,
 )
-from detmode.verify.certificates.copies import FILLS, Copies, NewMemory, as_bytes
+from detmode.verify.certificates.copies import FILLS, NewMemory, as_bytes, copies_of
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
 from detmode.verify.certificates.triton.dependence import relation
 from detmode.verify.certificates.triton.interpreter import interpreted
@@ -217,8 +217,7 @@ class Examination:
             TimeoutError: a launch did not end in time.
         """
         self.launches = []
-        copies = Copies(self.arguments)
-        storages = list(copies.storages.values())
+        arguments, copied, storages = copies_of(self.arguments)
         for index, chosen in self.overwritten.items():
             as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
 
@@ -236,7 +235,7 @@ class Examination:
         self.schedules += 1
         try:
             with interpreted(start, tune), NewMemory(FILLS[fill]):
-                result = self.call(copies.arguments)
+                result = self.call(arguments)
         except (FoundError, AssertionError) as error:
             if not self.launches:
                 raise
@@ -263,7 +262,7 @@ class Examination:
                     overwritten[numbers[buffer.real]] = buffer.overwritten
         results = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         names = [f"result[{i}]" if len(results) > 1 else "result" for i in range(len(results))]
-        tensors = copies.tensors | dict(zip(names, results))
+        tensors = copied | dict(zip(names, results))
         return _Run(tensors, self.launches, overwritten)
 
     def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:

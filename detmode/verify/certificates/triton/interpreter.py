@@ -250,20 +250,20 @@ class _Accesses:
         with mock.patch.multiple(self._builder, **hooks):
             yield
 
-    def _masked_load(self, ptrs: Any, mask: Any, other: Any, *policy: Any, **named: Any) -> Any:
+    def _masked_load(self, ptrs: Any, mask: Any, fallback: Any, *policy: Any, **named: Any) -> Any:
         chosen = np.broadcast_to(mask.data, ptrs.data.shape)
         pointers = ptrs.data[chosen]
         if not pointers.size:
             nowhere = _handle(np.zeros_like(ptrs.data), ptrs.dtype)
-            return self._load(nowhere, mask, other, *policy, **named)
+            return self._load(nowhere, mask, fallback, *policy, **named)
 
         def perform(real: NDArray[np.uint64], lanes: NDArray[np.intp]) -> Any:
             return self._load(_handle(real, ptrs.dtype), _all(real), None, *policy, **named).data
 
         def finish(loaded: NDArray[Any]) -> Any:
             data = np.zeros(ptrs.data.shape, loaded.dtype)
-            if other is not None:
-                data[...] = other.data
+            if fallback is not None:
+                data[...] = fallback.data
             data[chosen] = loaded
             return _handle(data, ptrs.get_element_ty())
 

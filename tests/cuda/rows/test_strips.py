@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detmode.cuda.strips import strips_of
+from detmode.cuda.rows.strips import strips_of
 
 MOST = 227 * 1024
 """Bytes of shared memory of a block on an H100, which has 1 KiB more for each multiprocessor."""

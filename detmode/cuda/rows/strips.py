@@ -52,7 +52,7 @@ def strips_of(
     planes: int,
     size: int,
     reads: int,
-    each: int,
+    element_bytes: int,
     most_shared: int,
     most_strips: int,
     most_threads: int = 1024,
@@ -63,7 +63,7 @@ def strips_of(
         planes: their number.
         size: elements of each.
         reads: elements that are added or assigned to each, at which every block of it looks.
-        each: bytes of shared memory for an element of a plane.
+        element_bytes: of shared memory, for an element of a plane.
         most_shared: bytes that a block may have.
         most_strips: of a plane, into which it is worth it.
         most_threads: of a block.
@@ -73,9 +73,9 @@ def strips_of(
         many that have next to nothing to do. Nor do planes have strips without elements, or
         without shared memory for one.
     """
-    if size == 0 or most_shared < each or planes * most_strips < _FEWEST_BLOCKS:
+    if size == 0 or most_shared < element_bytes or planes * most_strips < _FEWEST_BLOCKS:
         return None
-    strips = -(-size // (most_shared // each))
+    strips = -(-size // (most_shared // element_bytes))
     blocks, strip = planes * strips, -(-size // strips)
     if strips > most_strips or blocks < _FEWEST_BLOCKS:
         return None
@@ -83,7 +83,7 @@ def strips_of(
         return None
     for share in _SHARES:
         shared = (most_shared + _RESERVED) // share - _RESERVED
-        if strip * each <= shared and blocks >= share * _MULTIPROCESSORS:
+        if strip * element_bytes <= shared and blocks >= share * _MULTIPROCESSORS:
             break
-    shared = min(shared, -(-strip * each // _STEP) * _STEP)
+    shared = min(shared, -(-strip * element_bytes // _STEP) * _STEP)
     return Strips(min(blocks, _MOST_BLOCKS), most_threads // share, shared, strip, strips)
