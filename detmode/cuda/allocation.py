@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.recorder import recorder
+from detmode.cuda.recorder import thread
 
 __all__ = [
     "clone",
@@ -132,23 +132,31 @@ def _strides(sizes: tuple[int, ...], memory_format: torch.memory_format) -> tupl
         batch, channels, *others = sizes
         first, *between, last = _packed((batch, *others, channels), 0)
         return first, last, *between
-    # A size of 0 counts as 1, as in PyTorch, here alone. One and two dimensions are the most
-    # frequent, and take no loop.
-    match len(sizes):
-        case 1:
+    # A size of 0 counts as 1, as in PyTorch, only here. The most frequent numbers of dimensions
+    # take no loop.
+    match sizes:
+        case (_,):
             return (1,)
-        case 2:
-            return sizes[1] or 1, 1
+        case (_, width):
+            return width or 1, 1
+        case (_, height, width):
+            return (height or 1) * (width or 1), width or 1, 1
+        case (_, channels, height, width):
+            plane = (height or 1) * (width or 1)
+            return (channels or 1) * plane, plane, width or 1, 1
+        case (_, channels, depth, height, width):
+            plane = (height or 1) * (width or 1)
+            volume = (depth or 1) * plane
+            return (channels or 1) * volume, volume, plane, width or 1, 1
     return _packed(sizes, 1)
 
 
 def _packed(sizes: tuple[int, ...], least: int) -> tuple[int, ...]:
-    strides: tuple[int, ...] = ()
-    step = 1
-    for size in sizes[::-1]:
-        strides = step, *strides
+    strides, step = [1], 1
+    for size in sizes[:0:-1]:
         step *= size or least
-    return strides
+        strides.append(step)
+    return tuple(strides[::-1]) if sizes else ()
 
 
 def _new(
@@ -163,8 +171,8 @@ def _new(
     else:
         with torch.cuda.device_of(input):
             tensor = on_cuda(sizes, strides, dtype)
-    if (here := recorder()) is not None:
-        here.allocated(tensor)
+    if thread.recorder is not None:
+        thread.recorder.allocated(tensor)
     return tensor
 
 

@@ -13,7 +13,7 @@ from detmode.cuda import device as gpu
 from detmode.cuda import host
 from detmode.cuda.checks import check_devices
 from detmode.cuda.dtypes import CTYPES
-from detmode.cuda.recorder import recorder
+from detmode.cuda.recorder import thread
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
@@ -66,8 +66,8 @@ def magic_number(divisor: int) -> int:
     The low 32 bits multiply, the high ones say by how much the product is shifted. A divisor of 0,
     the size of an empty tensor, has some number that no thread uses.
     """
-    if divisor < 1:
-        divisor = 1
+    if divisor <= 1:
+        return 0xFFFFFFFF
     shift = divisor.bit_length() - 1
     return ((1 << 32 + shift) - 1) // divisor | shift << 32
 
@@ -171,7 +171,7 @@ _What: TypeAlias = tuple[Source, str, tuple[int, int, int], int]
 def _launch(what: _What, grid: tuple[int, int, int], arguments: dict[str, object]) -> None:
     """Launch where the tensors are, once it is known that they are at one place."""
     source, entry, _, _ = what
-    bound = source.signature(entry).bind(arguments)
+    bound = (source.signatures.get(entry) or source.signature(entry)).bind(arguments)
     first, index = None, 0
     for tensor in bound[1]:
         if tensor is None:
@@ -197,8 +197,8 @@ def _start(
         gpu.launch_blocks(source, entry, grid, block, bound, shared, index)
     else:
         host.launch_blocks(source, entry, grid, block, bound, shared)
-    if (here := recorder()) is not None:
-        here.launched(what, grid, bound)
+    if thread.recorder is not None:
+        thread.recorder.launched(what, grid, bound)
 
 
 def most_shared(tensor: Tensor) -> int:

@@ -20,7 +20,8 @@ def form_of(tensor: Tensor) -> Form:
 def range_of(tensor: Tensor) -> tuple[int, int]:
     """The addresses from a tensor's first element to the end of its last one."""
     start = tensor.data_ptr()
-    return start, start + form_of(tensor).nbytes
+    # PyTorch's own product is sooner.
+    return start, start + (tensor if tensor.is_contiguous() else form_of(tensor)).nbytes
 
 
 def share_memory(ranges: Iterable[tuple[int, int]]) -> bool:

@@ -32,7 +32,6 @@ __all__ = [
     "Pointer",
     "Step",
     "View",
-    "places_in",
     "with_places",
 ]
 
@@ -231,14 +230,6 @@ def with_places(step: Step, places: Mapping[int, Pointer]) -> Step:
     return cast("Step", _replaced(step, moved))
 
 
-def places_in(step: Step) -> list[Pointer]:
-    """Return the places that a step has, those without memory as well."""
-    places: list[Pointer] = []
-    # Appending returns None, in a copy of the step that nobody needs.
-    _replaced(step, places.append)
-    return places
-
-
 def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
     """Return a step, or a part of one, with other pointers.
 
@@ -249,6 +240,8 @@ def _replaced(value: Any, place: Callable[[Pointer], Any]) -> Any:
         return place(value)
     if kind is View:
         return View(place(value.place), value.form)
+    if kind is Launch:
+        return value._replace(pointers=_replaced(value.pointers, place))
     if kind is dict:
         return {name: _replaced(part, place) for name, part in value.items()}
     if kind is Form or not isinstance(value, (list, tuple)):

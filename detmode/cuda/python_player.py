@@ -35,9 +35,10 @@ from detmode.cuda.plan import (
     View,
 )
 from detmode.process.arguments import tensors_in
+from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 
-__all__ = ["WRITERS", "OnGpu", "calls_aten", "player", "view_of"]
+__all__ = ["WRITERS", "OnGpu", "player", "view_of"]
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes in which patterns of so many bytes are written."""
@@ -61,17 +62,7 @@ def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
     namespace: dict[str, Any] = {}
     exec(_compiled(writer.text()), namespace)
     play: Callable[..., Any] = namespace["make"](*writer.constants)
-    return play
-
-
-def calls_aten(plan: Plan) -> bool:
-    """Return whether a player of the plan calls operators that rules may list."""
-    return any(
-        isinstance(step, (AtenCall, Check))
-        or (isinstance(step, Copy) and step.nbytes is None)
-        or (isinstance(step, Fill) and not _is_uniform(step.pattern))
-        for step in plan.steps
-    )
+    return functools.partial(own_calls.run, play) if writer.calls_aten else play
 
 
 @functools.lru_cache(1 << 10)
@@ -87,12 +78,14 @@ class _Writer:
 
     Attributes:
         constants: those that the text has by name.
+        calls_aten: whether the text calls operators, which rules may list.
     """
 
     def __init__(self, plan: Plan, index: int) -> None:
         self.plan = plan
         self.index = index
         self.constants: list[Any] = []
+        self.calls_aten = False
         self._forms = dict(enumerate(plan.inputs))
         self._addresses = set(self._forms)
         self._lines: list[str] = []
@@ -135,10 +128,12 @@ class _Writer:
                 words = _WORDS[len(pattern)]
                 number = torch.frombuffer(bytearray(pattern), dtype=words).item()
                 form = Form(words, (nbytes // len(pattern),), (1,))
+                self.calls_aten = True
                 self.line(f"{self.tensor(View(place, form))}.fill_({self.name(number)})")
             case Copy(target, source, int(nbytes)):
                 self._copy(self.address(target.place), self.address(source.place), nbytes)
             case Copy(target, source):
+                self.calls_aten = True
                 self.line(f"{self.tensor(target)}.copy_({self.tensor(source)})")
             case Launch():
                 self._launch(step)
@@ -148,6 +143,7 @@ class _Writer:
                 self._call(step)
 
     def _call(self, step: AtenCall) -> None:
+        self.calls_aten = True
         function = self.name(step.func if step.has_flag else _without_flag(step.func))
         call = self.call(function, step.args, step.kwargs)
         if not step.results:
@@ -275,6 +271,7 @@ class _OnHost(_Writer):
         self.line(f"{self.name(host)}.launch_blocks({what}, {bound}, {self.name(step.shared)})")
 
     def _check(self, step: Check) -> None:
+        self.calls_aten = True
         self.line(self.call(self.name(step.function), step.args, step.kwargs))
 
 

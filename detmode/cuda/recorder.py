@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
+from detmode.cuda.operator_facts import ABOUT_FORMS, HOST_READ, operator_facts
 from detmode.cuda.plan import (
     CONSTANT,
     LARGEST,
@@ -40,13 +40,13 @@ from detmode.cuda.plan import (
     Pointer,
     Step,
     View,
-    places_in,
     with_places,
 )
 from detmode.process.arguments import tensors_in
+from detmode.process.dispatch import untrace_dispatch
 from detmode.process.undo import Undo
 
-__all__ = ["host_check", "one_above", "recorder", "recording"]
+__all__ = ["host_check", "one_above", "recording", "thread"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,24 +58,14 @@ _STEP = 512
 _HOST_READS = frozenset(
     getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
 )
-_HOST_READ = "values are read on the host"
-_REFUSED_TAGS = {
-    torch.Tag.data_dependent_output: _HOST_READ,
-    torch.Tag.dynamic_output_shape: "the size of a result depends on values",
-    torch.Tag.nondeterministic_seeded: "random numbers are drawn",
-}
 
 
 class _Thread(threading.local):
     recorder: _Recorder | None = None
 
 
-_thread = _Thread()
-
-
-def recorder() -> _Recorder | None:
-    """The recorder of the current thread, while it records."""
-    return _thread.recorder
+thread = _Thread()
+"""Has the recorder of the current thread, while it records."""
 
 
 def recording(
@@ -95,13 +85,13 @@ def recording(
 
 def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> _Recorder:
     recorder = _Recorder(inputs, writes)
-    undo.note(functools.partial(setattr, _thread, "recorder", _thread.recorder))
+    undo.note(functools.partial(setattr, thread, "recorder", thread.recorder))
     for count, pop in _STACKS:
         undo.note(functools.partial(_shorten, count, pop, count()))
     torch._C._push_on_torch_dispatch_stack(recorder)
     # The recorder does not refer to it: in a circle, the tensors of the call would live on.
     torch._C._push_on_torch_function_stack(_HostReads(recorder))
-    _thread.recorder = recorder
+    thread.recorder = recorder
     return recorder
 
 
@@ -129,8 +119,8 @@ class _HostReads(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _HOST_READS:
-            self._recorder.refuse(_HOST_READ)
-        return func(*args, **(kwargs or {}))
+            self._recorder.refuse(HOST_READ)
+        return func(*args, **kwargs) if kwargs else func(*args)
 
 
 class _Recorder(TorchDispatchMode):
@@ -151,6 +141,8 @@ class _Recorder(TorchDispatchMode):
         # With the slots that each makes.
         self._steps: list[tuple[Step, tuple[int, ...]]] = []
         self._allocated: list[int] = []
+        # The slots whose memory steps name.
+        self._used: set[int] = set()
         # They are alive, so that nothing else gets their memory.
         self._slots: list[Tensor] = list(inputs)
         self._ranges = [range_of(tensor) for tensor in inputs]
@@ -192,7 +184,8 @@ class _Recorder(TorchDispatchMode):
     def check(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Make a check of values, and note it where it looks at them."""
         if self._device is not None and self._device.type == "cpu":
-            self._note(Check(function, *self._as_views((args, kwargs))))
+            with torch._C.DisableTorchFunction():
+                self._note(Check(function, *self._as_views((args, kwargs))))
         outer, self._is_paused = self._is_paused, True
         try:
             return function(*args, **kwargs)
@@ -222,7 +215,7 @@ class _Recorder(TorchDispatchMode):
     def one_above(self, values: Tensor, least: int) -> int | None:
         """Return :func:`one_above`, and note it."""
         with torch._C.DisableTorchFunction():
-            self.look(Look(LARGEST, CONSTANT, least), values, _HOST_READ)
+            self.look(Look(LARGEST, CONSTANT, least), values, HOST_READ)
         outer, self._is_paused = self._is_paused, True
         try:
             return _one_above(values, least)
@@ -242,37 +235,37 @@ class _Recorder(TorchDispatchMode):
     def _note_call(
         self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
+        name, n_results, writes, makes_views, problem = operator_facts(func)
         results = tensors_in([result])
         tensors = results or tensors_in((*args, *kwargs.values()))
-        if func._schema.name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+        if name in ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
             return None
-        if func._schema.name == "aten::nonzero":
-            problem = f"{func}: {_REFUSED_TAGS[torch.Tag.dynamic_output_shape]}"
-            self.look(Look(NONZERO, CONSTANT, 0), args[0], problem)
-            self._slots.append(result)
-            self._ranges.append(range_of(result))
-            self._n_inputs += 1
-            return None
-        for tag, problem in _REFUSED_TAGS.items():
-            if tag in func.tags:
-                return self.refuse(f"{func}: {problem}")
-        if len(results) < len(func._schema.returns):
+        if name == "aten::nonzero":
+            return self._note_nonzero(args[0], result, f"{func}: {problem}")
+        if problem is not None:
+            return self.refuse(f"{func}: {problem}")
+        if len(results) < n_results:
             return self.refuse(f"{func}: a result is no tensor")
-        name = func._schema.name
         if name in ("aten::zero_", "aten::fill_") and self._note_fill(args):
             return None
         if name == "aten::copy_":
             return self._note_copy(args[0], args[1])
-        is_view = not func._schema.is_mutable and any(r.alias_info for r in func._schema.returns)
-        new = [] if is_view else [tensor for tensor in results if not self._knows(tensor)]
+        new = [] if makes_views else [tensor for tensor in results if not self._knows(tensor)]
         if name in ("aten::clone", "aten::_to_copy") and len(new) == 1:
             self.allocated(new[0])
             return self._note_copy(new[0], args[0])
-        if not new and not func._schema.is_mutable:
+        if not new and not writes:
             return None  # views
         args, kwargs = self._as_views((args, kwargs))
         has_flag = torch.are_deterministic_algorithms_enabled()
         self._note(AtenCall(func, args, kwargs, tuple(map(form_of, new)), has_flag), new)
+
+    def _note_nonzero(self, values: Tensor, result: Tensor, problem: str) -> None:
+        """Note a look that has found one more input."""
+        self.look(Look(NONZERO, CONSTANT, 0), values, problem)
+        self._slots.append(result)
+        self._ranges.append(range_of(result))
+        self._n_inputs += 1
 
     def _note_fill(self, args: Any) -> bool:
         """Note that memory is filled with one number; return false if it is another fill."""
@@ -327,6 +320,7 @@ class _Recorder(TorchDispatchMode):
             return NOWHERE
         address, slot = tensor.data_ptr(), self._slot_of(tensor)
         if slot is not None:
+            self._used.add(slot)
             return Pointer(slot, address - self._ranges[slot][0])
         self.refuse("memory of neither the inputs nor the call")
         return NOWHERE
@@ -335,8 +329,15 @@ class _Recorder(TorchDispatchMode):
         place = self._place(tensor)
         return View(place, form_of(tensor) if self.problem is None else _NONE)
 
-    def _as_views(self, values: Any) -> Any:
-        return tree_map_only(Tensor, self._view, values)
+    def _as_views(self, value: Any) -> Any:
+        """Return an argument, in lists, tuples and dicts too, with views for its tensors."""
+        if isinstance(value, Tensor):
+            return self._view(value)
+        if isinstance(value, dict):
+            return {name: self._as_views(part) for name, part in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(map(self._as_views, value))
+        return value
 
     # The plan
 
@@ -355,7 +356,7 @@ class _Recorder(TorchDispatchMode):
         returned = {slot: value for slot, value in zip(slots, values) if slot is not None}
         if len(returned) < len(slots) - slots.count(None):
             self.refuse("two results have the same memory")
-        used = {place.slot for step, _ in self._steps for place in places_in(step)} | set(slots)
+        used = self._used.union(slots)
         self._check_use(used)
         if self.problem is not None:
             return None
@@ -420,13 +421,16 @@ class _Recorder(TorchDispatchMode):
             for slot in slots if isinstance(step, AtenCall) else ():
                 moved[slot] = Pointer(number, 0)
                 number += 1
-        rest = (step for step, _ in self._steps if not isinstance(step, Empty))
-        return (*new, *(with_places(step, moved) for step in rest)), moved
+        rest: list[Step] = [step for step, _ in self._steps if not isinstance(step, Empty)]
+        if any(place != (slot, 0) for slot, place in moved.items()):
+            rest = [with_places(step, moved) for step in rest]
+        return (*new, *rest), moved
 
+
+# PyTorch's own wrapper would import its compiler at the first call.
+untrace_dispatch(_Recorder)
 
 _NONE = Form(torch.uint8, (), ())
-_ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
-"""Operators that look at no values."""
 
 
 def one_above(values: Tensor, least: int) -> int | None:
@@ -441,7 +445,7 @@ def one_above(values: Tensor, least: int) -> int | None:
     Returns:
         ``None`` if one is negative.
     """
-    here = _thread.recorder
+    here = thread.recorder
     return _one_above(values, least) if here is None else here.one_above(values, least)
 
 
@@ -458,10 +462,9 @@ def host_check(function: F) -> F:
 
     @functools.wraps(function)
     def check(*args: Any, **kwargs: Any) -> None:
-        here = _thread.recorder
-        if here is None:
+        if thread.recorder is None:
             function(*args, **kwargs)
         else:
-            here.check(function, args, kwargs)
+            thread.recorder.check(function, args, kwargs)
 
     return cast("F", check)

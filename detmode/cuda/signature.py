@@ -98,30 +98,27 @@ class KernelSignature:
         self.where = where
         self.parameters = parameters
         self.pointers = [i for i, (_, kind, _) in enumerate(parameters) if kind == "pointer"]
-        # Those of the pointers come first, so that one call writes all.
-        pointer_words = iter(range(len(self.pointers)))
-        self.n_words = len(self.pointers)
-        self.offsets: list[int] = []
+        # Pointers first, so that one call writes all their words; structs last, so that what they
+        # hold is put behind the other numbers at once.
+        self._in_order = sorted(
+            parameters, key=lambda item: (item.kind != "pointer", item.members != ())
+        )
         self._words: list[tuple[str, str]] = []
-        for name, kind, members in parameters:
+        begins: dict[str, int] = {}
+        for name, kind, members in self._in_order:
             if kind not in _PYTHON and not members:
                 raise ValueError(
                     f"{where}: parameter {name!r} is of type {kind}; a kernel takes pointers, "
                     "int64_t, double, bool, and plain structs of these three"
                 )
-            if kind == "pointer":
-                self.offsets.append(next(pointer_words))
-                continue
-            self.offsets.append(self.n_words)
+            begins[name] = len(self._words)
             self._words += [(f"{name}.{member}", k) for member, k in members] or [(name, kind)]
-            self.n_words = len(self.pointers) + len(self._words)
+        self.offsets = [begins[parameter.name] for parameter in parameters]
+        self.n_words = len(self._words)
+        del self._words[: len(self.pointers)]
         self._names = [parameter.name for parameter in parameters]
-        # Pointers are first here, too.
-        in_order = sorted(parameters, key=lambda parameter: parameter.kind != "pointer")
-        self._take = _getter([parameter.name for parameter in in_order])
-        self._in_order = in_order
-        others = enumerate(in_order[len(self.pointers) :])
-        self._structs = [number for number, item in others if item.members][::-1]
+        self._take = _getter([parameter.name for parameter in self._in_order])
+        self._n_plain = sum(not parameter.members for parameter in parameters)
         self._accepted: set[tuple[type, ...]] = set()
         self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
         self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
@@ -145,10 +142,10 @@ class KernelSignature:
         if types not in self._accepted:
             self._check(values)
             self._accepted.add(types)
-        count = len(self.pointers)
-        numbers = list(values[count:])
-        for number in self._structs:
-            numbers[number : number + 1] = numbers[number]
+        count, n_plain = len(self.pointers), self._n_plain
+        numbers = values[count:n_plain]
+        for members in values[n_plain:]:
+            numbers += members
         try:
             return self._numbers.pack(*numbers), values[:count]
         except struct.error:

@@ -131,6 +131,8 @@ class Matcher:
         if aligned:
             yield f"({' | '.join(aligned)}) & 15"
         yield from (f"p{number} & 15 != {begin}" for number, begin in enumerate(begins) if begin)
+        if not self._writes:
+            return
         ends = [
             f"p{number} + {self._name(form_of(tensor).nbytes)}"
             for number, tensor in enumerate(self._tensors)

@@ -15,7 +15,6 @@ counted by :func:`refusals`.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
-from detmode.cuda.python_player import calls_aten, player
+from detmode.cuda.python_player import player
 from detmode.cuda.recorder import recording
 from detmode.mode.forms import GUARDS, FormFunctions, Matcher
 from detmode.mode.handled import Handled, Located
@@ -35,7 +34,6 @@ from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
 from detmode.process.bounded import Bounded
 from detmode.process.by_id import ById
-from detmode.process.dispatch import own_calls
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
@@ -121,14 +119,19 @@ class Plans:
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
-        form = self._form_of(args, kwargs)
-        variants = self._variants.get(form)
-        if variants is None:
-            if form is not None:
-                self._variants.keep(form, ())
+        try:
+            form = self._form_functions[len(args)](args, kwargs)
+            variants = self._variants.get(form)
+        except (AttributeError, TypeError):
+            # A number stands for a tensor.
             return HAS_NO_PLAN
-        if not variants or _is_watched():
-            return NOT_PLAYED
+        if variants is None:
+            self._variants.keep(form, ())
+            return HAS_NO_PLAN
+        # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or
+        # PyTorch's flag is off.
+        if _count_modes() or repetitions or _get_trace() is not None or not is_flag_on():
+            return HAS_NO_PLAN
         for variant in variants:
             inputs = variant[0](args, kwargs)
             if inputs is not None:
@@ -148,14 +151,13 @@ class Plans:
         return play(*inputs)
 
     def run(self, call: Handled) -> Any:
-        """Make a call by its launcher, and record a plan if its form has been met before."""
-        form = self._form_of(call.args, call.kwargs)
+        """Make a call that was not played by its launcher, and record a plan."""
+        form = self._form_functions[len(call.args)](call.args, call.kwargs)
         variants = self._variants.get(form)
         if (
             variants is None
             or len(variants) == _VARIANTS
             or any(variant.match(call.args, call.kwargs) for variant in variants)
-            or _is_watched()
             or is_captured(call.tensors)
         ):
             return run_validated(call)
@@ -176,13 +178,6 @@ class Plans:
     def forget(self) -> None:
         """Let all be recorded again."""
         self._variants.clear()
-
-    def _form_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            return self._form_functions[len(args)](args, kwargs)
-        except (AttributeError, TypeError):
-            # A number stands for a tensor.
-            return None
 
 
 _plans: ById[Bounded[Any, Plans]] = ById()
@@ -254,13 +249,6 @@ def refuse(call: Handled, problem: str) -> None:
         _logger.debug("%s: no plan, its launcher runs each time: %s", call.name, problem)
 
 
-def _is_watched() -> bool:
-    """Return whether anything else sees the calls of this thread, or PyTorch's flag is off."""
-    if _count_modes() or repetitions or _get_trace() is not None:
-        return True
-    return not is_flag_on()
-
-
 def is_captured(tensors: Sequence[Tensor]) -> bool:
     """Return whether a CUDA graph captures what is done with tensors."""
     return any(tensor.is_cuda for tensor in tensors) and torch.cuda.is_current_stream_capturing()
@@ -294,6 +282,4 @@ def _variant(call: Handled, plan: Plan | None) -> _Variant:
     if plan is None:
         return _Variant(Matcher(call, ()).function(), None, gradients)
     play = player(plan, call.tensors[0].get_device())
-    if calls_aten(plan):
-        play = functools.partial(own_calls.run, play)
     return _Variant(Matcher(call, plan.writes).function(), play, gradients)

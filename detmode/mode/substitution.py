@@ -136,7 +136,8 @@ def run_validated(call: Handled) -> Any:
     Raises:
         Exception: ATen's, with its own type and words, for others.
     """
-    action, overload, arguments = _action_of(call), call.overload, call.arguments
+    rule: Any = call.rule
+    action, overload, arguments = rule.action, call.overload, call.arguments
     # A result that is delivered afterwards may not fit: there the launcher comes too early.
     if not action.raises_like_aten or not (
         overload.variant == "functional" or (overload.variant == "inplace" and action.takes_out)

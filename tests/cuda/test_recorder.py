@@ -37,7 +37,8 @@ from detmode.cuda.plan import (
     Pointer,
 )
 from detmode.cuda.python_player import player
-from detmode.cuda.recorder import host_check, one_above, recorder, recording
+from detmode.cuda.recorder import host_check, one_above, recording, thread
+from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs
 from tests.shared.cuda_sources import KERNELS
@@ -54,7 +55,7 @@ def record(function: Callable[..., Any], *inputs: Tensor, writes: tuple[int, ...
     """The plan of a call, or why there is none."""
     with recording(inputs, writes) as here:
         result = function(*inputs)
-    assert recorder() is None
+    assert thread.recorder is None
     return here.plan(result) or here.problem
 
 
@@ -106,6 +107,34 @@ def test_operators_are_called_under_the_same_flag() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert flags == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda x: torch.sort(x)[0], "aten::sort"),
+        (lambda x: x.double(), "aten::copy_"),
+        (lambda x: new_full(x, (2,), 1.5), "aten::fill_"),
+    ],
+    ids=["an operator", "a copy of elements", "a pattern"],
+)
+def test_operators_are_called_as_detmodes_own(
+    function: Callable[[Tensor], Tensor], operator: str
+) -> None:
+    """Kernels that are registered for listed operators let them pass."""
+    calls: list[tuple[str, bool]] = []
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            calls.append((func._schema.name, own_calls.here()))
+            return func(*args, **(kwargs or {}))
+
+    plan = record(function, torch.ones(4))
+    with Noting():
+        play(plan, torch.ones(4))
+    assert [is_own for name, is_own in calls if name == operator] == [True]
 
 
 def test_results_that_are_views() -> None:
@@ -193,7 +222,7 @@ def test_what_is_not_known_is_refused(function: Callable[..., Any], problem: str
     found = record(function, torch.ones(3))
     assert isinstance(found, str)
     assert problem in found
-    assert recorder() is None
+    assert thread.recorder is None
     assert isinstance(record(clone, torch.ones(3)), Plan)
 
 
@@ -231,7 +260,7 @@ def test_an_error_ends_the_recording() -> None:
     """The error of a launcher is raised, and no mode is left on a stack."""
     with pytest.raises(ZeroDivisionError), recording([torch.ones(1)]):
         raise ZeroDivisionError
-    assert recorder() is None
+    assert thread.recorder is None
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._len_torch_function_stack() == 0
 

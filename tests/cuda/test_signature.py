@@ -108,8 +108,8 @@ def test_structs_that_do_not_fit(both: object, error: type[Exception], message: 
 
 def test_arguments_are_packed_in_words() -> None:
     """Both runtimes read 8 bytes an argument, or a member: first the pointers, which are zeros, and
-    whose tensors come with them, then the others; both in the order of the parameters and not of
-    the arguments.
+    whose tensors come with them, then numbers, then structs; each in the order of the parameters
+    and not of the arguments.
     """
     values = {"anything": X[1:], "flag": True, "real": 2.5, "whole": -5, "input": None, "output": X}
     signature = WARP.signature("kinds")
@@ -122,9 +122,9 @@ def test_arguments_are_packed_in_words() -> None:
     addresses = [0 if values[name] is None else values[name].data_ptr() for name in POINTERS]
     assert written == struct.pack("=3Q", *addresses) + words
     signature = WARP.signature("by_value")
-    assert (signature.offsets, signature.n_words) == ([0, 1, 4], 5)
+    assert (signature.offsets, signature.n_words) == ([0, 2, 1], 5)
     words, (output,) = signature.bind({"after": 4, "both": Mixed(1, 2, 3.0), "output": X})
-    assert struct.unpack("=qqdq", words) == (1, 2, 3.0, 4)
+    assert struct.unpack("=qqqd", words) == (4, 1, 2, 3.0)
     assert output is X
 
 

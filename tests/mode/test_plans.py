@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from detmode.table.condition import Condition
 from detmode.table.conditions import on, requires_grad
 from detmode.verify.cases import Case, call, cases
 from tests.shared import needs
+from tests.shared.processes import run_forked
 from tests.shared.programs import rule
 from tests.shared.selection import (
     PROFILE,
@@ -212,8 +214,13 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
 def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with ever new shapes pay one look-up a call, and none that may record."""
     looked_up, recorded = [], []
-    form_of, run = plans.Plans._form_of, plans.Plans.run
-    monkeypatch.setattr(plans.Plans, "_form_of", lambda *a: looked_up.append(1) or form_of(*a))
+    run = plans.Plans.run
+
+    def function_for(functions: plans.FormFunctions, number: int) -> Callable[..., object]:
+        looked_up.append(number)
+        return dict.__getitem__(functions, number)
+
+    monkeypatch.setattr(plans.FormFunctions, "__getitem__", function_for)
     monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
     plans.forget()
     x, index, source = example()
@@ -223,6 +230,26 @@ def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     (row,) = mode.records
     assert row.count == len(looked_up) == 10
     assert not recorded
+
+
+_RECORDED = """
+import sys, torch
+from detmode import DeterministicMode
+from detmode.mode import plans
+sys.modules["torch._dynamo"] = None  # an import of it is an error
+with DeterministicMode(simulate="cuda") as mode:
+    for _ in range(3):
+        torch.zeros(5, 2).index_add(0, torch.zeros(4, dtype=torch.int64), torch.ones(4, 2))
+(row,) = mode.records
+(planned,) = (info.plans for info in mode.overloads.values() if info is not None and info.plans)
+assert (row.count, [len(each) for each in planned._variants.values()]) == (3, [1])
+"""
+
+
+def test_a_recording_imports_no_compiler(tmp_path: Path) -> None:
+    """PyTorch's compiler, whose import takes seconds, is left to programs that compile."""
+    ended = run_forked("-c", [[_RECORDED]], tmp_path, timeout=100)
+    assert ended.returncode == 0, ended.stderr
 
 
 # What decides is told apart

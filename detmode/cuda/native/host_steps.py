@@ -11,7 +11,6 @@ import torch
 from detmode.cuda.plan import Check, Empty, Launch, Plan
 from detmode.cuda.python_player import player
 from detmode.process.bounded import Bounded
-from detmode.process.dispatch import own_calls
 
 __all__ = ["MOST", "make", "number_for"]
 
@@ -32,4 +31,4 @@ def number_for(step: Launch | Check, plan: Plan) -> int:
 
 def make(number: int, slots: Sequence[torch.Tensor]) -> None:
     """Make the step of a number, with the tensors of the slots."""
-    own_calls.run(_steps[number], *slots, *map(_get_address, slots))
+    _steps[number](*slots, *map(_get_address, slots))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def pooled_shape(
     )  # fmt: skip
 
 
-class Pooled(NamedTuple):
+class Pooled:
     """The sizes of a pooling, which choose the threads that serve it.
 
     Args:
@@ -53,32 +53,32 @@ class Pooled(NamedTuple):
         sizes: of its three axes; a missing one has 1.
         out_sizes: the numbers of windows along these.
         flat: the tensors are contiguous, not channels last.
+
+    Attributes:
+        planes: channels of all images.
+        elements: those of a plane.
+        windows: those of a plane.
+        shared: channels where they come last, otherwise planes: these are shared out among threads.
     """
 
-    leading: tuple[int, ...]
-    sizes: tuple[int, ...]
-    out_sizes: tuple[int, ...]
-    flat: bool = True
+    __slots__ = ("_parts", "elements", "flat", "out_sizes", "planes", "shared", "sizes", "windows")
 
-    @property
-    def planes(self) -> int:
-        """Channels of all images."""
-        return math.prod(self.leading)
-
-    @property
-    def elements(self) -> int:
-        """Elements of a plane."""
-        return math.prod(self.sizes)
-
-    @property
-    def windows(self) -> int:
-        """Windows of a plane."""
-        return math.prod(self.out_sizes)
-
-    @property
-    def shared(self) -> int:
-        """Channels where they come last, otherwise planes: these are shared out among threads."""
-        return self.planes if self.flat or self.leading[-1] <= 1 else self.leading[-1]
+    def __init__(
+        self,
+        leading: tuple[int, ...],
+        sizes: tuple[int, ...],
+        out_sizes: tuple[int, ...],
+        flat: bool = True,
+    ) -> None:
+        self.sizes, self.out_sizes, self.flat = sizes, out_sizes, flat
+        self.planes = self.shared = math.prod(leading)
+        self.elements, self.windows = math.prod(sizes), math.prod(out_sizes)
+        # The sizes of what lies before the axes, and behind.
+        self._parts = self.planes, 1
+        if not flat:
+            self._parts = leading[0], leading[1]
+            if leading[-1] > 1:
+                self.shared = leading[-1]
 
     @property
     def most_adaptive(self) -> int:
@@ -92,8 +92,7 @@ class Pooled(NamedTuple):
             most: the largest number that the kernel works out beside positions in the tensors.
             least: planes, or channels, from which a thread serves several.
         """
-        planes = self.planes
-        numel, windows = planes * self.elements, planes * self.windows
+        numel, windows = self.planes * self.elements, self.planes * self.windows
         return choose_share(self.shared, numel, windows, most, least=least)
 
     def choose_few(self, least: int = FEW) -> bool:
@@ -104,17 +103,11 @@ class Pooled(NamedTuple):
         """
         return self.planes * self.elements >= MANY and self.elements >= least * self.windows
 
-    @property
-    def _parts(self) -> tuple[int, int]:
-        """The sizes of what lies before the axes, and behind."""
-        return (self.planes, 1) if self.flat else (self.leading[0], self.leading[1])
-
     def laid_out(self, share: Share) -> PooledShape:
         """The layout for threads with such a share."""
-        planes, shared = self.planes, self.shared
         outer, inner = self._parts
-        shares = -(-shared // share.per_thread)
-        threads = planes * self.elements // (shared or 1) * shares
+        shares = -(-self.shared // share.per_thread)
+        threads = self.planes * self.elements // (self.shared or 1) * shares
         lanes = shares if inner > 1 else 1
         return pooled_shape(threads, outer, inner, self.sizes, self.out_sizes, lanes)
 

@@ -35,11 +35,12 @@ SOURCE = Source(
 
 def blocks_of(shape: Rows, dtype: torch.dtype, *, mean: bool) -> int:
     """Return the blocks that add the elements of ``shape``; 0 where memory is better."""
-    _, shared = _shared(shape, dtype, mean)
-    if shared > SHARED or shape.destinations == 0:
+    destinations = shape.destinations
+    blocks = shape.addends // max(LEAST_SHARE, SHARES * destinations)
+    if blocks < FEWEST_BLOCKS or destinations == 0:
         return 0
-    blocks = shape.addends // max(LEAST_SHARE, SHARES * shape.destinations)
-    return min(blocks, MOST_BLOCKS) if blocks >= FEWEST_BLOCKS else 0
+    _, shared = _shared(shape, dtype, mean)
+    return min(blocks, MOST_BLOCKS) if shared <= SHARED else 0
 
 
 def launches(

@@ -121,7 +121,7 @@ def check_on_host(
 
 def out_of_range(index: Tensor, size: int, *, wraps: bool = False) -> int | None:
     """A position on the CPU that is none of ``size``; from ``-size`` on where it ``wraps``."""
-    if index.device.type != "cpu" or index.numel() == 0:
+    if not index.is_cpu or index.numel() == 0:
         return None
     lowest = -size if wraps else 0
     ends: list[int] = torch.stack(torch.aminmax(index)).tolist()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from itertools import repeat
 from typing import TypeAlias
 
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, launch, new_empty
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import Pooled, entries, entry_of, pooled_of
-from detmode.cuda.rows.pooling import pooled_size, triple, window_of
+from detmode.cuda.rows.pooling import Window, pooled_size, triple, window_of
 from detmode.cuda.rows.shares import Share
 from detmode.table.conditions import FLOATING
 
@@ -71,7 +70,7 @@ def gather(
     share: Share | None = None,
 ) -> Tensor:
     """The gradient of the three arguments of windows; ``share``: None for what sizes choose."""
-    windows = _windows(*map(tuple, window), divisor_override)
+    windows, axes = _windows(*map(tuple, window), divisor_override)
     shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
     _check_shapes(out_shape, shape, windows, ceil_mode)
     check_scalar_type(self.dtype, grad_output.dtype)
@@ -84,9 +83,9 @@ def gather(
     grad_input = new_empty(self, shape)
     launch(
         SOURCE, entry_of(KERNEL, self.dtype, share), layout.threads,
-        grad_output=contiguous(grad_output), grad_input=grad_input, shape=layout,
-        **dict(zip("thw", map(window_of, *windows))), count_include_pad=count_include_pad,
-        shared_divisor=divisor, reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
+        grad_output=contiguous(grad_output), grad_input=grad_input, shape=layout, **axes,
+        count_include_pad=count_include_pad, shared_divisor=divisor,
+        reciprocal=1 / divisor if 0 < abs(divisor) <= QUICK else 0.0,
     )  # fmt: skip
     return grad_input
 
@@ -98,8 +97,8 @@ def _windows(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     divisor_override: int | None,
-) -> Windows:
-    """The windows of three axes: their sizes, strides and padding."""
+) -> tuple[Windows, dict[str, Window]]:
+    """The windows of three axes: their sizes, strides and padding; and as the kernel takes them."""
     kernel = triple("avg_pool3d", "kernel_size", kernel_size)
     strides = triple("avg_pool3d", "stride", stride) if len(stride) else kernel
     pads = triple("avg_pool3d", "padding", padding)
@@ -110,7 +109,8 @@ def _windows(
             "avg_pool3d_backward(): kernel size and stride should be greater than zero, and "
             f"padding not negative, but got {kernel}, {strides} and {pads}"
         )
-    return kernel, strides, pads
+    windows = kernel, strides, pads
+    return windows, dict(zip("thw", map(window_of, *windows)))
 
 
 def _shared_divisor(
@@ -123,11 +123,11 @@ def _shared_divisor(
     kernel, _, pads = windows
     if not count_include_pad and any(pads):
         return 0
-    axes = zip(pooled.sizes, pooled.out_sizes, *windows)
-    is_inside = all(
-        (out - 1) * step + length <= size + 2 * pad for size, out, length, step, pad in axes
-    )
-    return math.prod(kernel) if is_inside or not ceil_mode else 0
+    if ceil_mode:
+        for size, out, length, step, pad in zip(pooled.sizes, pooled.out_sizes, *windows):
+            if (out - 1) * step + length > size + 2 * pad:
+                return 0
+    return math.prod(kernel)
 
 
 def _check_shapes(
@@ -140,10 +140,11 @@ def _check_shapes(
             "avg_pool3d_backward(): Expected grad_output to have the batch and channel sizes of "
             f"self, {list(shape)}, but got {list(out_shape)}"
         )
-    kernel, strides, pads = windows
-    pooled = tuple(map(pooled_size, shape[-3:], kernel, strides, pads, repeat(ceil_mode)))
-    if pooled != out_shape[-3:] or 0 in shape[-4:]:
-        raise RuntimeError(
-            f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
-            f"do not make {list(out_shape)} of {list(shape)}"
-        )
+    is_empty = 0 in shape[-4:]
+    for size, out, length, step, pad in zip(shape[-3:], out_shape[-3:], *windows):
+        if is_empty or pooled_size(size, length, step, pad, ceil_mode) != out:
+            kernel, strides, pads = windows
+            raise RuntimeError(
+                f"avg_pool3d_backward(): windows of {kernel}, {strides} apart, with padding {pads} "
+                f"do not make {list(out_shape)} of {list(shape)}"
+            )

@@ -102,7 +102,7 @@ def _check(self: Tensor, target: Tensor, weight: Tensor | None) -> None:
 
 @host_check
 def _check_on_host(target: Tensor, classes: int, ignore_index: int) -> None:
-    if target.device.type != "cpu":
+    if not target.is_cpu:
         return
     wrong = target[((target < 0) | (target >= classes)) & (target != ignore_index)]
     if wrong.numel():

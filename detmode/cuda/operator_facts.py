@@ -1,0 +1,47 @@
+"""The facts about an operator of ATen that decide how the recorder notes a call of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["ABOUT_FORMS", "HOST_READ", "OperatorFacts", "operator_facts"]
+
+ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
+"""Operators that look at no values."""
+
+HOST_READ = "values are read on the host"
+_REFUSED_TAGS = {
+    torch.Tag.data_dependent_output: HOST_READ,
+    torch.Tag.dynamic_output_shape: "the size of a result depends on values",
+    torch.Tag.nondeterministic_seeded: "random numbers are drawn",
+}
+
+
+class OperatorFacts(NamedTuple):
+    """The facts about an operator, which its schema takes long to tell.
+
+    Args:
+        name: without that of the overload.
+        n_results: their number.
+        writes: whether it writes to its arguments.
+        makes_views: whether its results are views of them.
+        problem: the reason why no plan calls it.
+    """
+
+    name: str
+    n_results: int
+    writes: bool
+    makes_views: bool
+    problem: str | None
+
+
+@functools.lru_cache(1 << 10)
+def operator_facts(func: torch._ops.OpOverload) -> OperatorFacts:
+    """Return the facts about an operator."""
+    schema, tags = func._schema, func.tags
+    makes_views = not schema.is_mutable and any(result.alias_info for result in schema.returns)
+    problem = next((problem for tag, problem in _REFUSED_TAGS.items() if tag in tags), None)
+    return OperatorFacts(schema.name, len(schema.returns), schema.is_mutable, makes_views, problem)
