@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import operator
+import weakref
 from typing import NamedTuple
 
 from detmode.cuda import native
@@ -27,12 +28,12 @@ class LogEntry(NamedTuple):
     """The meaning of one of the log's numbers.
 
     Args:
-        counter: counts the calls.
+        counter: counts the calls, if its mode is still there.
         calls: those of a row and module; ``None`` of a note without calls.
         note: for the backward of the calls.
     """
 
-    counter: RowCounter | None
+    counter: weakref.ref[RowCounter] | None
     calls: ModuleCalls | None
     note: Note
 
@@ -68,7 +69,8 @@ def count_calls() -> None:
 
 def _count(player: native.Player) -> None:
     calls = [entries[number] for number in _taken[: player.dm_take(_taken)]]
-    for counter, group in itertools.groupby(calls, _counter_of):
+    for reference, group in itertools.groupby(calls, _counter_of):
+        counter = None if reference is None else reference()
         if counter is not None:
             counter.count_in_order([entry.calls for entry in group if entry.calls is not None])
 

@@ -55,16 +55,14 @@ class Taught:
         self._paths.on_rename = self.forget
         self._is_active = False
         self._shares: dict[int, int] = {}
-        self._current: list[int] = []
-        self._counted: list[int] = []
-        self._receivers: weakref.WeakSet[Level] = weakref.WeakSet()
+        self._counts_in = weakref.ref(mode.counter)
+        self._receivers: list[Level] = []
         self._begin()
-        weakref.finalize(mode, _end, player, self._current, self._counted).atexit = False
 
     def _begin(self) -> None:
         self._number = next(numbers)
-        self._table: int = self._player.dm_table(self._number)
-        self._current[:] = [self._table]
+        self._owner = self._player.dm_table(self._number)
+        self._table: int = self._player.dm_table_of(self._owner)
         self._rows: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
         for number, share in self._shares.items():
@@ -80,7 +78,10 @@ class Taught:
 
     def follow(self, level: Level, is_receiver: bool) -> None:
         """Share in the calls that PyTorch passes to a level, or leave them to it."""
-        (self._receivers.add if is_receiver else self._receivers.discard)(level)
+        if is_receiver:
+            self._receivers.append(level)
+        elif level in self._receivers:
+            self._receivers.remove(level)
         self._player.dm_level(id(level), self._table if is_receiver else None)
 
     def share(self, func: torch._ops.OpOverload, share: int) -> None:
@@ -94,7 +95,6 @@ class Taught:
 
     def forget(self) -> None:
         """Have the player forget everything, because there is too much or it no longer holds."""
-        self._player.dm_retire(self._table)
         self._begin()
         if self._is_active:
             self.activate(True)
@@ -193,22 +193,11 @@ class Taught:
         note = Note(call.site, call.names, ())
         number = self._known.get((calls, note)) if calls is not None else number_of_note(note)
         if number is None:
-            number = number_for(LogEntry(self._counter, calls, note))
+            number = number_for(LogEntry(self._counts_in, calls, note))
             self._known[calls, note] = number
-            self._counted.append(number)
         self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
 
     def _is_noted_as(self, call: Handled | Located) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
-
-
-def _end(player: native.Player, tables: list[int], counted: list[int]) -> None:
-    """Free what the player knows of a mode that is gone."""
-    for table in tables:
-        player.dm_retire(table)
-    for number in counted:
-        # The note stays for a backward that is still to come.
-        if (entry := entries.get(number)) is not None:
-            entries[number] = LogEntry(None, None, entry.note)

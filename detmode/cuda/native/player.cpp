@@ -343,8 +343,9 @@ void dm_share(Table* table, int op, int share) {
   if (op < MODE_OPS) table->shares[op] = Share(share);
 }
 
-Table* dm_table(uint64_t number) { return new Table{number}; }
-void dm_retire(Table* table) {
+// Frees a table, when Python drops what owns it: a callback in Python would lose interrupts.
+static void retire(PyObject* owner) {
+  auto* table = static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
   Table* expected = table;
   active.compare_exchange_strong(expected, nullptr);
   for (Level& level : levels)
@@ -353,6 +354,11 @@ void dm_retire(Table* table) {
   if (lookers.load()) return;  // it will be freed with the next
   for (Table* unused : retired) delete unused;
   retired.clear();
+}
+// A new table's owner.
+PyObject* dm_table(uint64_t number) { return PyCapsule_New(new Table{number}, nullptr, retire); }
+Table* dm_table_of(PyObject* owner) {
+  return static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
 }
 void dm_activate(Table* table) { active = table; }
 void dm_regions(int open) {
