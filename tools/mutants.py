@@ -156,7 +156,6 @@ RACES = (
     ),
     *_seen_by(
         "grid_sampler/test_tiles.py",
-        ("tiles.cu", "add", "? 1 : 0", "? 0 : 0"),
         ("grid_sampler/kernels.cu", "grid_sampler_strips", "*needed == 0", "*needed == -1"),
     ),
     *_seen_by("test_sort.py", ("look_back.cuh", "count_before", "~(sum + count)", "~sum")),
