@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -18,6 +19,7 @@ import torch
 from detmode import cuda
 from detmode.cli import parser
 from detmode.cli.locks import ENVIRONMENT
+from detmode.cuda import native
 from detmode.mode import plans
 from tests.shared import ROOT, needs, selection
 
@@ -61,6 +63,9 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 def pytest_configure(config: pytest.Config) -> None:
     selection.limit(family=config.option.family, case=config.option.case)
     config.pluginmanager.register(LeftOut(config), "left-out")
+    if not hasattr(config, "workerinput") and native.is_wanted():
+        # Once for all processes. Until it is there, Python makes the calls of the tests.
+        threading.Thread(target=native.prepare, daemon=True).start()
 
 
 class Module(pytest.Module):
