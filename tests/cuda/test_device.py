@@ -234,6 +234,7 @@ def test_a_second_gpu_has_kernels_of_its_own(
     assert current == [0]
 
 
+@pytest.mark.usefixtures("without_player")
 def test_a_warm_kernel_can_be_captured(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels of an operator and a dtype are loaded, also those of sizes that were not met.
 

@@ -170,7 +170,8 @@ def test_the_variable(value, monkeypatch):
     [
         ("0", None, "off", "note"),
         ("1", None, "on", "note"),
-        ("1", "it runs on Linux", "not available", "warning"),
+        ("", "it runs on Linux", "not available", "note"),
+        ("1", "it runs on Linux", "not available", "note"),
         ("2", None, "unknown", "warning"),
     ],
 )

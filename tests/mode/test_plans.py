@@ -63,7 +63,7 @@ WITHOUT_PLAN = {
 }
 """The reasons why calls have no plan: values decide, or there is no memory to point into."""
 
-pytestmark = needs.compiler
+pytestmark = [needs.compiler, pytest.mark.usefixtures("without_player")]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.shared import needs
 from tests.shared.programs import rule
 from tests.shared.selection import PROFILE
 
-pytestmark = needs.compiler
+pytestmark = [needs.compiler, pytest.mark.usefixtures("without_player")]
 
 INDEX = torch.tensor([0, 2, 2])
 MEBIBYTE = 1 << 20

@@ -111,7 +111,8 @@ def _native() -> Iterator[Finding]:
             if not native.launches_on("cuda")
             else "calls that were met before are made without Python",
             f"{in_python}: {reason}",
-            f"unset {native.VARIABLE}, or install what is missing",
+            f"set {native.VARIABLE}=0, or install what is missing",
+            "note",
         )
 
 
