@@ -184,8 +184,7 @@ class Taught:
     def _add_entry(self, call: Handled | Located, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
-        if calls is not None:
-            self._player.dm_join(self._number)
+        self._player.dm_join(self._number, calls is not None)
         is_logged = calls is not None and self._counter.logs(calls)
         if is_logged or not self._is_noted_as(call):
             return

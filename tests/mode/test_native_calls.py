@@ -14,11 +14,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from models import MODELS, Make
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
-from detmode import DeterministicMode, allow
+from detmode import DeterminismWarning, DeterministicMode, Refuse, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
 from detmode.mode import native_calls, native_frames, native_plans, overload_info
@@ -26,9 +27,9 @@ from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
-from detmode.rules import default_rules
 from detmode.sites import forward_memory
 from detmode.sites.forward_memory import ForwardMemory
+from detmode.table.condition import Condition
 from detmode.table.conditions import on
 from detmode.table.rule import RUN_TO_RUN, Native, Rule
 from detmode.verify.cases import call
@@ -38,7 +39,7 @@ from tests.models.test_models import train
 from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs, selection
 from tests.shared.compiled_functions import FUNCTIONS
-from tests.shared.programs import Seen, in_another_thread
+from tests.shared.programs import Seen, in_another_thread, rule
 
 pytestmark = [
     needs.compiler,
@@ -468,6 +469,84 @@ def test_forwards_are_noted_without_python(warn_only, replays, monkeypatch):
     assert {"Embedding"} <= {name for row in by_player for name in row[2]}
     assert numbers[5] >= 3
     assert numbers[-1] == 0
+
+
+only_all = pytest.mark.parametrize("replays", ["all"], indirect=True)
+
+
+@only_all
+def test_unlisted_calls_do_without_python(replays, monkeypatch):
+    """Nothing of detmode's runs in Python once an operator has been met."""
+    x, weight = torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)
+    entered = []
+
+    def note(frame, event, _):
+        if event == "call" and "detmode" in frame.f_code.co_filename.split(os.sep)[-3:-1]:
+            entered.append(frame.f_code.co_qualname)
+
+    def step():
+        torch._foreach_add_([x.neg(), x.view(2, 8) * 2], 1.0)
+        # What saves its result, as relu does, has PyTorch call the mode by itself.
+        (x @ weight).sum().backward()
+
+    with way(monkeypatch, 1):
+        again(step, 6)
+        sys.setprofile(note)
+        step()
+        sys.setprofile(None)
+    assert entered == []
+
+
+def complex_inverse():
+    """Conjugates a tensor in an operator, and calls another with it."""
+    return torch.linalg.pinv(torch.tensor([[1 + 2j, 3 - 1j], [0 + 1j, 2 + 0j]]))
+
+
+def zero_tangent():
+    """Multiplies a tangent that has no memory by a number."""
+    with forward_ad.dual_level():
+        x = forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        y = torch.ones(3) * 2 + x * 0.5
+        return forward_ad.unpack_dual(y * 3).tangent
+
+
+@only_all
+@pytest.mark.parametrize("function", [complex_inverse, zero_tangent])
+def test_unlisted_calls_are_made_as_by_a_mode(function, replays, monkeypatch):
+    """Views are resolved, and what has no memory is not read."""
+    expected = function()
+    with way(monkeypatch, 1):
+        results = [function() for _ in range(4)]
+    assert same_bits(results, [expected] * 4)
+
+
+@only_all
+def test_an_outer_mode_receives_unlisted_calls(replays, monkeypatch):
+    """It sees what it sees around a mode in Python, and an inner one is asked first."""
+    x, seen = torch.ones(3), []
+    for number in (0, 1):
+        with Seen() as outer, way(monkeypatch, number):
+            again(lambda: x.neg().abs())
+            with Seen() as inner:
+                again(lambda: x.exp())
+        seen.append((outer.names, inner.names))
+    assert seen[0] == seen[1]
+    assert all(seen[1])
+
+
+def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):
+    """They may look at the elements of a tensor, which a key does not have."""
+    far = Condition("is_far", lambda call: bool(call.arguments["index"].max() > 1))
+    rules = default_rules() + [rule("aten::index_add", when=far, action=Refuse())]
+
+    def program():
+        with pytest.warns(DeterminismWarning):
+            for last in (0, 0, 0, 0, 0, 2, 0):
+                added(torch.zeros(3, 3), torch.tensor([1, last]), torch.ones(2, 3))
+
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=rules)
+    assert by_player == in_python
+    assert sorted(line[1] for line, *_ in by_player) == ["substitute", "warn"]
 
 
 @only_listed

@@ -259,7 +259,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "host_step": (None, [ctypes.py_object]),
     "know": (None, [ctypes.c_void_p, ctypes.c_int]),
     "forget": (None, [ctypes.c_void_p]),
-    "join": (None, [ctypes.c_uint64]),
+    "join": (None, [ctypes.c_uint64, ctypes.c_int]),
     "pending": (ctypes.c_int, [ctypes.c_uint64]),
     "add_plan": (
         None,

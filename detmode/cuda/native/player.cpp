@@ -80,7 +80,8 @@ thread_local int in_python = 0;  // calls that were handed over and have not ret
 std::atomic<int> n_native{0};
 std::vector<int*> n_holds;  // Python's, of each setting
 thread_local int in_native = 0;
-thread_local uint64_t joined = 0;  // the table for which Python has counted a call of this thread
+// The tables for which Python has counted a call of this thread, and has met one of its forwards.
+thread_local uint64_t joined = 0, met = 0;
 
 uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
   return mix(mix(mix(7, op.number), row), place);
@@ -113,7 +114,7 @@ struct Maker : c10::OperatorKernel {
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
-    if (!entry || joined != table->number) {
+    if (!entry || (is_passed ? met : joined) != table->number) {
       next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
       // At the second sight: what is met once leaves nothing behind.
       if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
@@ -385,8 +386,9 @@ void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
 
 void dm_know(const void* address, int role) { set_object(address, ++n_objects << 3 | role); }
 void dm_forget(const void* address) { set_object(address, 0); }
-void dm_join(uint64_t table) {
-  if (joined != table) joined = table, first_number = at::sequence_number::peek();
+void dm_join(uint64_t table, int is_counted) {
+  if (met != table) met = table, first_number = at::sequence_number::peek();
+  if (is_counted) joined = table;
 }
 
 // What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one
