@@ -37,6 +37,21 @@ def op_at(player: native.Player, place: Place) -> int:
     return _ops[place.label]
 
 
+_for_modes: dict[torch._ops.OpOverload, int] = {}
+
+
+def op_for_modes(player: native.Player, func: torch._ops.OpOverload) -> int:
+    """Return the number of an operator where dispatch modes receive calls; -1 without one."""
+    number = _for_modes.get(func)
+    if number is None:
+        schema = func._schema
+        number = player.dm_mode_op(schema.name.encode(), schema.overload_name.encode())
+        _for_modes[func] = number
+        if number >= 0:
+            funcs[number] = func
+    return number
+
+
 def is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
     """Return whether the player makes calls of an overload: their key has all that decides."""
     rules = [row.rule for row in table.get(func)]

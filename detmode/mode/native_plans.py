@@ -20,7 +20,7 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.native_log import ENTRIES, LogEntry, entries, number_for, number_of_note, numbers
-from detmode.mode.native_ops import funcs, has_all_in_key, is_played
+from detmode.mode.native_ops import funcs, has_all_in_key, is_played, op_for_modes
 from detmode.mode.plans import is_captured, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls
 from detmode.table.call_site import Note
@@ -86,10 +86,8 @@ class Taught:
 
     def share(self, func: torch._ops.OpOverload, share: int) -> None:
         """Share in the calls of an overload."""
-        schema = func._schema
-        number = self._player.dm_mode_op(schema.name.encode(), schema.overload_name.encode())
-        if number >= 0 and share:
-            funcs[number] = func
+        number = op_for_modes(self._player, func) if share else -1
+        if number >= 0:
             self._shares[number] = share
             self._player.dm_share(self._table, number, share)
 

@@ -115,10 +115,11 @@ struct Maker : c10::OperatorKernel {
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
     if (!entry || (is_passed ? met : joined) != table->number) {
+      // At the second sight: what is met once leaves nothing behind, and costs Python nothing.
+      const bool is_new = !plan;
+      if (is_new && table->seen[key.hash % SEEN].exchange(key.hash) != key.hash) return false;
       next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
-      // At the second sight: what is met once leaves nothing behind.
-      if (!plan && table->seen[key.hash % SEEN].exchange(key.hash) == key.hash)
-        next.key.assign(key.words, key.words + key.n);
+      if (is_new) next.key.assign(key.words, key.words + key.n);
       return false;
     }
     if (is_passed) return note(at::sequence_number::peek() - 1, *entry), call_aten(set, stack);
