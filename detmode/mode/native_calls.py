@@ -44,7 +44,7 @@ __tracebackhide__ = True
 
 
 class NativeLevel(Level):
-    """A level of a mode that lists, some of whose calls the player makes."""
+    """A level some of whose calls the player makes."""
 
     player: native.Player
     taught: Taught
@@ -128,7 +128,7 @@ untrace_dispatch(NativeLevel)
 
 
 def level_for(mode: BaseMode) -> Level:
-    """Return a level of a mode that lists: with the player, where it is built and may act."""
+    """Return a level of a mode: with the player, where it is built and may act."""
     player = native.player()
     if player is None or mode.forwards_overridden or not mode.policy.substitute:
         return Level(mode)

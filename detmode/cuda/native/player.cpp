@@ -235,7 +235,9 @@ struct ModeKernel final : Maker {
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
     const Level* level = receiver();
-    const Share share = level ? share_of(*level) : NOTHING;
+    // Of a tensor's class, or of another mode: what it calls inside is the program's.
+    if (!level) return op.below->callBoxed(op.handle, set, stack);
+    const Share share = share_of(*level);
     if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
       const BelowMode below;
       return op.handle.callBoxed(stack);
