@@ -147,8 +147,8 @@ def _attach(player: native.Player) -> None:
     """Connect the player with this process, once."""
     process.native_memory = NativeMemory(player)
     if process.had_regions:
-        player.dm_regions(1)  # so that it does not take their forwards for what is not allowed
-    process.native_memory.follow_regions()
+        player.dm_marks(1, 0)  # so that it does not take their forwards for what is not allowed
+    process.native_memory.follow_marks()
     player.dm_host_step(host_steps.make)
     player.dm_register_for_modes()
     numbers = [ctypes.pointer(setting.holds) for setting in all_settings]

@@ -94,12 +94,12 @@ class NativeMemory:
         entry = entries.get(self.player.dm_noted())
         return [] if entry is None else [entry.note]
 
-    def follow_regions(self) -> None:
-        """Let Python make all calls while an allow region is open: it looks at the regions."""
-        _lock.run(self._follow_regions)
+    def follow_marks(self) -> None:
+        """Let Python make all calls while an allow region is open, or a thread repeats calls."""
+        _lock.run(self._follow_marks)
 
-    def _follow_regions(self) -> None:
-        self.player.dm_regions(len(process.regions))
+    def _follow_marks(self) -> None:
+        self.player.dm_marks(len(process.regions), len(process.repetitions))
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""

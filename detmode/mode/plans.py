@@ -37,7 +37,7 @@ from detmode.process.by_id import ById
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import repetitions
+from detmode.sites.native_memory import process
 from detmode.table.call_site import CallSite
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable
@@ -130,7 +130,7 @@ class Plans:
             return HAS_NO_PLAN
         # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or
         # PyTorch's flag is off.
-        if _count_modes() or repetitions or _get_trace() is not None or not is_flag_on():
+        if _count_modes() or process.repetitions or _get_trace() is not None or not is_flag_on():
             return HAS_NO_PLAN
         for variant in variants:
             inputs = variant[0](args, kwargs)

@@ -22,7 +22,8 @@ from detmode.reports.report import Report
 from detmode.reports.report_row import ReportRow
 from detmode.sites.lines import outer_site
 from detmode.sites.module_path import ModulePaths
-from detmode.sites.observers import repetition, repetitions
+from detmode.sites.native_memory import process
+from detmode.sites.observers import repetition
 from detmode.table.call_site import CallSite
 from detmode.table.outcome import RUN_TO_RUN, Guarantee
 from detmode.table.rule import Native, Rule, Substitute
@@ -177,7 +178,8 @@ class RowCounter:
         is_new = False
         if calls is None:
             calls, is_new = self._begin(call, decision)
-        if repetitions and repetition.actions is not None:
+        # That of all threads first: a value of the thread's own is not read as soon.
+        if process.repetitions and repetition.actions is not None:
             if self._thread is not None:
                 self.other_threads.add(self._thread)
             repetition.actions.append(decision.action)

@@ -103,13 +103,11 @@ class ForwardMemory:
         region = _Region(patterns, _get_sequence_nr(), undo)
         undo.note(functools.partial(self._close, region))
         self.had_regions = process.had_regions = True
-        process.regions.add(region)
-        _follow_regions()
+        process.mark(process.regions, region, True)
         self._active.append(region)
 
     def _close(self, region: _Region) -> None:
-        process.regions.discard(region)
-        _follow_regions()
+        process.mark(process.regions, region, False)
         if region not in self._active:
             return
         end = _get_sequence_nr()
@@ -378,11 +376,6 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
         return None
     place = nearest_place(_get_frame(3), paths)
     return None if place is None or place[2] else place[1]
-
-
-def _follow_regions() -> None:
-    if process.native_memory is not None:
-        process.native_memory.follow_regions()
 
 
 class _Current(threading.local):

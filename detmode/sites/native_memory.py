@@ -28,8 +28,8 @@ class _NativeMemory(Protocol):
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
 
-    def follow_regions(self) -> None:
-        """Let Python make all calls while an allow region is open: it looks at the regions."""
+    def follow_marks(self) -> None:
+        """Let Python make all calls while an allow region is open, or a thread repeats calls."""
 
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
@@ -42,6 +42,7 @@ class _Process:
         native_memory: that of the player in C++; ``None`` if there is none.
         regions: the open allow regions.
         had_regions: true once any thread has entered an allow region.
+        repetitions: the blocks whose calls repeat the program's.
     """
 
     native_memory: _NativeMemory | None = None
@@ -49,6 +50,13 @@ class _Process:
 
     def __init__(self) -> None:
         self.regions: set[object] = set()
+        self.repetitions: set[object] = set()
+
+    def mark(self, marks: set[object], mark: object, is_open: bool) -> None:
+        """Add a mark to the regions or the repetitions, or remove it."""
+        (marks.add if is_open else marks.discard)(mark)
+        if self.native_memory is not None:
+            self.native_memory.follow_marks()
 
 
 process = _Process()

@@ -16,9 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from detmode.process.dispatch import CompiledInside, autocast_inside, trace_paused
 from detmode.process.patched import Patched
+from detmode.sites.native_memory import process
 from detmode.table.call_site import CallSite
 
-__all__ = ["STORAGE_METHODS", "Observer", "observer", "repeated", "repetition", "repetitions"]
+__all__ = ["STORAGE_METHODS", "Observer", "observer", "repeated", "repetition"]
 
 _count_modes = torch._C._len_torch_dispatch_stack
 
@@ -149,9 +150,6 @@ class _Repetition(threading.local):
 repetition = _Repetition()
 """While the calls that the thread makes repeat one of the program: a mode's actions on them."""
 
-repetitions: set[object] = set()
-"""Those of all threads, to be asked first: a value of the thread's own is not found as soon."""
-
 
 def _not_again(show: Callable[..., None]) -> Callable[..., None]:
     """Return a function that shows a warning, unless the thread repeats calls."""
@@ -186,10 +184,10 @@ def repeated() -> Iterator[list[str]]:
     ongoing = object()
     try:
         _SHOWING.enter(ongoing)
-        repetitions.add(ongoing)
+        process.mark(process.repetitions, ongoing, True)
         repetition.actions = actions
         yield actions
     finally:
         repetition.actions = saved
-        repetitions.discard(ongoing)
+        process.mark(process.repetitions, ongoing, False)
         _SHOWING.leave(ongoing)

@@ -26,6 +26,7 @@ from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
+from detmode.runs.probing import Probe
 from detmode.sites import forward_memory
 from detmode.sites.forward_memory import ForwardMemory
 from detmode.table.condition import Condition
@@ -543,6 +544,22 @@ def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):
     (_, in_python), (_, by_player) = both(monkeypatch, program, rules=rules)
     assert by_player == in_python
     assert sorted(line[1] for line, *_ in by_player) == ["substitute", "warn"]
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_repeats_of_a_probe_are_not_counted(is_outside, replays, monkeypatch):
+    """Neither by the player, which knows the calls before the probe begins."""
+    mode = DeterministicMode(simulate="cuda", intercept=chosen.intercept)
+    probing = Probe(repeats=6)
+    with mode:
+        added(*data())
+    with contextlib.ExitStack() as stack:
+        for entered in (probing, mode) if is_outside else (mode, probing):
+            stack.enter_context(entered)
+        for _ in range(4):
+            added(*data())
+    assert sum(row.count for row in mode.records if row.action == "substitute") == 5
+    assert probing.report().rows == ()
 
 
 @only_listed

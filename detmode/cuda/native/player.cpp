@@ -62,7 +62,7 @@ std::deque<Op>& ops = *new std::deque<Op>;
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
 std::atomic<Table*> active{nullptr};  // null while all calls are Python's
-std::atomic<int> n_regions{0};        // allow regions that are open
+std::atomic<int> n_marks{0};          // allow regions that are open, and calls that are repeated
 std::atomic<int> lookers{0};
 std::atomic<uint64_t> n_replayed{0};
 std::vector<Table*>& retired = *new std::vector<Table*>;
@@ -171,7 +171,7 @@ struct Kernel final : Maker {
     if (in_native) return op.native->callBoxed(op.handle, set, stack);  // a part of a counted call
     Pending next;
     // What a call in Python calls, and what a dispatch mode is to see, Python decides on.
-    const bool may_act = !in_python && active.load() && !n_regions && !is_traced() &&
+    const bool may_act = !in_python && active.load() && !n_marks && !is_traced() &&
                          !c10::impl::TorchDispatchModeTLS::stack_len();
     const bool is_made = may_act && (op.is_above ? call_noted(set, stack, next)
                                                  : op.is_taught && act(active, set, stack, next));
@@ -243,7 +243,7 @@ struct ModeKernel final : Maker {
       return op.handle.callBoxed(stack);
     }
     Pending next;
-    const bool may_act = share >= DENSE && !in_python && !n_regions;
+    const bool may_act = share >= DENSE && !in_python && !n_marks;
     if (!may_act || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
   }
 
@@ -365,9 +365,9 @@ Table* dm_table_of(PyObject* owner) {
   return static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
 }
 void dm_activate(Table* table) { active = table; }
-void dm_regions(int open) {
-  n_regions = open;
-  if (open) had_regions = true;
+void dm_marks(int regions, int repetitions) {
+  n_marks = regions + repetitions;
+  if (regions) had_regions = true;
 }
 int dm_take(uint32_t* numbers) {
   std::lock_guard lock(log_mutex);
