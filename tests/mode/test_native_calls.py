@@ -531,6 +531,15 @@ def test_an_outer_mode_receives_unlisted_calls(replays, monkeypatch):
     assert all(seen[1])
 
 
+def test_calls_inside_those_of_another_mode(replays, monkeypatch):
+    """The player makes what another mode calls in Python."""
+    with way(monkeypatch, 1) as mode, Seen():
+        results = [added(*data()) for _ in range(6)]
+    assert same_bits(results, [added(*data())] * 6)
+    assert replays() >= 3
+    assert [row.count for row in mode.records] == [6]
+
+
 def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):
     """They may look at the elements of a tensor, which a key does not have."""
     far = Condition("is_far", lambda call: bool(call.arguments["index"].max() > 1))
