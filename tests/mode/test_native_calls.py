@@ -572,6 +572,33 @@ def test_substitutes_of_users_are_called_each_time(replays, monkeypatch):
     assert len(factors) == 6
 
 
+@pytest.mark.parametrize(
+    "turn_off", [torch._C._DisableTorchDispatch, torch._C.DisableTorchFunction]
+)
+def test_calls_that_modes_do_not_receive(turn_off, replays, monkeypatch):
+    """No plan is recorded of a call of which the recorder sees a part."""
+
+    def program():
+        results = []
+        for seed in range(6):
+            with turn_off():
+                results += [added(*data(seed=seed)), gathered_at(data(seed=seed)[0])]
+        return results
+
+    expected = program()
+    (bits, in_python), (own_bits, by_player) = both(monkeypatch, program)
+    assert same_bits(own_bits, bits)
+    assert all(map(torch.allclose, own_bits, expected))
+    assert by_player == in_python
+
+
+def gathered_at(x):
+    """Adds at indices in a backward, what its values say."""
+    leaf = x.clone().requires_grad_()
+    leaf.gather(0, x.argsort(0)[:4]).square().sum().backward()
+    return leaf.grad
+
+
 @pytest.mark.parametrize("is_outside", [False, True])
 def test_repeats_of_a_probe_are_not_counted(is_outside, replays, monkeypatch):
     """Neither by the player, which knows the calls before the probe begins."""
