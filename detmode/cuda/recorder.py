@@ -53,6 +53,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _of_compiled_code: Any = torch._C._dynamo.guards
 _empty: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
 
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_are_functions_off: Callable[[], bool] = torch._C._is_torch_function_all_disabled
+
 _STEP = 512
 """Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
 _HOST_READS = frozenset(
@@ -153,6 +156,8 @@ class _Recorder(TorchDispatchMode):
         if share_memory(self._ranges):
             # An address would not say which of them is meant.
             self.refuse("inputs share memory")
+        if _is_excluded(torch._C.DispatchKey.Python) or _are_functions_off():
+            self.refuse("PyTorch passes no calls to modes here")
 
     def refuse(self, problem: str) -> None:
         """Note why there is no plan; the first reason stays."""

@@ -21,9 +21,10 @@ from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.native_log import ENTRIES, LogEntry, entries, number_for, number_of_note, numbers
 from detmode.mode.native_ops import funcs, has_all_in_key, is_played, op_for_modes
-from detmode.mode.plans import is_captured, refuse, written_by
+from detmode.mode.plans import is_captured, is_launcher, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls
 from detmode.table.call_site import Note
+from detmode.table.rule import Substitute
 
 if TYPE_CHECKING:
     from detmode.mode.base_mode import BaseMode
@@ -116,7 +117,7 @@ class Taught:
             result = run()
             if wanted == 2:
                 self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
-        elif wanted >= 2 and not native.launches_on(call.launches_on or "cpu"):
+        elif wanted >= 2 and not _is_recorded(call):
             result = run()
             self._add_words(_NEVER, row)
         elif wanted >= 2 and not is_captured(call.tensors):
@@ -198,3 +199,14 @@ class Taught:
         """Return whether the player finds the forward of a call where Python has found it."""
         noted = entries.get(self._player.dm_noted())
         return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
+
+
+def _is_recorded(call: Handled) -> bool:
+    """Return whether a plan of a substituted call may be recorded.
+
+    A function of the user's may do what no plan has, and depend on more than its arguments.
+    """
+    assert call.rule is not None
+    assert isinstance(call.rule.action, Substitute)
+    is_known = native.launches_on(call.launches_on or "cpu")
+    return is_known and is_launcher(call.rule.action.function)

@@ -200,7 +200,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
         GUARDS is None
         or overload.twin is not None
         or not any(action.launches for action in substitutes)
-        or not all(_is_launcher(action.function) for action in substitutes)
+        or not all(is_launcher(action.function) for action in substitutes)
         or any(row.rule.when.reads_values for row in overload.rows)
         or "Generator" in str(overload.func._schema)
     ):
@@ -212,7 +212,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
     return plans.get(key) or plans.keep(key, Plans(overload))
 
 
-def _is_launcher(function: Callable[..., Any]) -> bool:
+def is_launcher(function: Callable[..., Any]) -> bool:
     """Return whether a substitute is detmode's own: what others write may do what no plan has."""
     return getattr(function, "__module__", "").partition(".")[0] == __name__.partition(".")[0]
 

@@ -31,7 +31,7 @@ from detmode.sites import forward_memory
 from detmode.sites.forward_memory import ForwardMemory
 from detmode.table.condition import Condition
 from detmode.table.conditions import on
-from detmode.table.rule import RUN_TO_RUN, Native, Rule
+from detmode.table.rule import RUN_TO_RUN, Native, Rule, Substitute
 from detmode.verify.cases import call
 from detmode.verify.claims import same_bits
 from tests.models.steps import TRAININGS
@@ -107,6 +107,9 @@ def data(n=6, seed=0):
     generator = torch.Generator().manual_seed(seed)
     index = torch.randint(n, (5,), generator=generator)
     return torch.randn(n, 3, generator=generator), index, torch.randn(5, 3, generator=generator)
+
+
+INDEX_ADD = torch.ops.aten.index_add.default
 
 
 def added(x, index, source):
@@ -553,6 +556,56 @@ def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):
     (_, in_python), (_, by_player) = both(monkeypatch, program, rules=rules)
     assert by_player == in_python
     assert sorted(line[1] for line, *_ in by_player) == ["substitute", "warn"]
+
+
+def test_substitutes_of_users_are_called_each_time(replays, monkeypatch):
+    """They may have effects, and depend on more than their arguments, also around a launcher."""
+    actions = [row.rule.action for row in default_rules().get(INDEX_ADD)]
+    launcher = next(x for x in actions if isinstance(x, Substitute)).function
+    factors = []
+
+    def substitute(self, dim, index, source, *, alpha=1):
+        factors.append(len(factors))
+        return launcher(self, dim, index, source, alpha=len(factors))
+
+    def program():
+        factors.clear()
+        return [added(*data()) for _ in range(6)]
+
+    rules = default_rules() + [
+        rule("aten::index_add", when=on("cuda"), action=Substitute(substitute))
+    ]
+    (expected, in_python), (bits, by_player) = both(monkeypatch, program, rules=rules)
+    assert same_bits(bits, expected)
+    assert by_player == in_python
+    assert len(factors) == 6
+
+
+@pytest.mark.parametrize(
+    "turn_off", [torch._C._DisableTorchDispatch, torch._C.DisableTorchFunction]
+)
+def test_calls_that_modes_do_not_receive(turn_off, replays, monkeypatch):
+    """No plan is recorded of a call of which the recorder sees a part."""
+
+    def program():
+        results = []
+        for seed in range(6):
+            with turn_off():
+                results += [added(*data(seed=seed)), gathered_at(data(seed=seed)[0])]
+        return results
+
+    expected = program()
+    (bits, in_python), (own_bits, by_player) = both(monkeypatch, program)
+    assert same_bits(own_bits, bits)
+    assert all(map(torch.allclose, own_bits, expected))
+    assert by_player == in_python
+
+
+def gathered_at(x):
+    """Adds at indices in a backward, what its values say."""
+    leaf = x.clone().requires_grad_()
+    leaf.gather(0, x.argsort(0)[:4]).square().sum().backward()
+    return leaf.grad
 
 
 @pytest.mark.parametrize("is_outside", [False, True])
