@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.cache import Kept, take
+from detmode.cuda.cache import CachedFile, take
 from detmode.cuda.host.toolchain import Compiler, require_compiler
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 from detmode.process.files import temporary_folder
@@ -148,7 +148,7 @@ _free_stacks: dict[Build, list[_Stacks]] = {build: [] for build in Build}
 class Library:
     """Compiled entries of a source. One launch at a time: the runner's state is static."""
 
-    def __init__(self, file: Kept, build: Build) -> None:
+    def __init__(self, file: CachedFile, build: Build) -> None:
         self._kept = file  # its path leads there while this lives
         self._free_stacks = _free_stacks[build]
         self.path = file.path
@@ -287,7 +287,7 @@ def _load(source: Source, build: Build, entries: tuple[str, ...]) -> Library:
     return known[1]
 
 
-def _build(source: Source, build: Build, entries: Sequence[str]) -> Kept:
+def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
     compiler = require_compiler()
     if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
