@@ -48,6 +48,11 @@ def made(n: int) -> torch.Tensor:
     return torch.zeros(n).index_add(0, PLACES, torch.ones(2))
 
 
+@torch.library.custom_op("detmode_foreign::scaled", mutates_args=())
+def scaled(x: torch.Tensor, *, func: int, key: float, mode: bool) -> torch.Tensor:
+    return sum_into(x) * func
+
+
 def rows(mode):
     return [(row.overload, row.count) for row in mode.report().records]
 
@@ -63,6 +68,13 @@ def x():
 
 
 SUMS = ("aten::index_add.default", 1)
+
+
+def test_arguments_have_any_names(mode, x):
+    """An operator's own argument may have the name of a parameter through which it passes."""
+    with mode:
+        assert scaled(x.detach(), func=2, key=1.0, mode=True).tolist() == [0, 4, 0]
+    assert rows(mode) == [SUMS]
 
 
 def test_the_body_and_its_backward_have_rows(mode, x):
