@@ -83,9 +83,9 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
         vary: the conditions that differ between the runs, some of :data:`VARIED`: ``"threads"``,
             the number of PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors,
             which get memory that was used before; ``"memory"``, the content of the memory that
-            ``torch.empty`` and similar operators return; ``"schedule"``, the order in which the
-            host runner runs CUDA threads, inside a mode with ``simulate="cuda"``. With
-            ``"memory"`` a compiled function runs eagerly.
+            ``torch.empty`` and similar operators return, in the body of a custom operator too;
+            ``"schedule"``, the order in which the host runner runs CUDA threads, inside a mode with
+            ``simulate="cuda"``. With ``"memory"`` a compiled function runs eagerly.
         kwargs: its keyword arguments.
 
     Returns:
