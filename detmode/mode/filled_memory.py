@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.bits.effects import effects_of
+from detmode.bits.tensors import bytes_of
 from detmode.mode.foreign_kernels import kernel_key, run_kernel
 from detmode.mode.higher_order import hand_over_to, with_bodies
 from detmode.process.arguments import tensors_in
@@ -71,8 +72,7 @@ class FilledMemory(CompiledInside):
             and not result.is_meta
             and result.layout == torch.strided
         ):
-            storage = torch.empty(0, dtype=torch.uint8, device=result.device)
             # A bool must hold 0 or 1.
             byte = self._byte & 1 if result.dtype == torch.bool else self._byte
-            storage.set_(result.untyped_storage()).fill_(byte)
+            bytes_of(result.untyped_storage()).fill_(byte)
         return result

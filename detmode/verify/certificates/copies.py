@@ -53,8 +53,3 @@ def _in_copies(
         copy = storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
     result = torch.empty(0, dtype=tensor.dtype, device="cpu")
     return result.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a storage as a tensor of bytes."""
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)

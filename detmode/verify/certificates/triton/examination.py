@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
+from detmode.bits.tensors import bytes_of
 from detmode.mode.filled_memory import FilledMemory
 from detmode.mode.foreign_kernels import kernel_key
 from detmode.verify.certificates.certificate import (
@@ -29,7 +30,7 @@ from detmode.verify.certificates.certificate import (
     not_ended,
     shuffled_by,
 )
-from detmode.verify.certificates.copies import FILLS, as_bytes, copies_of
+from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
 from detmode.verify.certificates.triton.dependence import relation
 from detmode.verify.certificates.triton.interpreter import interpreted
@@ -221,7 +222,7 @@ class Examination:
         self.launches = []
         arguments, copied, storages = copies_of(self.arguments)
         for index, chosen in self.overwritten.items():
-            as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
+            bytes_of(storages[index]).numpy()[chosen] = FILLS[fill]
 
         def start(
             function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]
