@@ -88,7 +88,7 @@ def default_build() -> Build:
     return Build.PLAIN
 
 
-def translation_unit(source: Source, entries: Sequence[str]) -> str:
+def _translation_unit(source: Source, entries: Sequence[str]) -> str:
     """The C++ text for the host: the runner, the source, a table of entries, one C function."""
     rows = []
     for entry in entries:
@@ -300,7 +300,7 @@ def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
     paths = [f"-I{directory}" for directory in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
     of_build, link_flags = _flags_of(build, compiler.is_clang)
     flags = (*FLAGS, *of_build, *paths, "-c")
-    text = translation_unit(source, entries)
+    text = _translation_unit(source, entries)
     headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
     sha = hashlib.sha256()
     for part in (text, *headers, *compiler.command, compiler.macros, *flags):
