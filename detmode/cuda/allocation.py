@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.cuda.recorder import thread
+from detmode.cuda.recording import thread
 
 __all__ = [
     "clone",

@@ -24,7 +24,7 @@ from pathlib import Path
 from detmode.cuda.source import CompileError
 from detmode.process.files import remove_folder, replace_entry
 
-__all__ = ["Kept", "find", "take"]
+__all__ = ["CachedFile", "find", "take"]
 
 _DIGEST = ".digest"
 _REMEDY = "set DETMODE_CACHE to a folder that only you can write"
@@ -67,7 +67,7 @@ class _Folder:
         """Return the path of a file, valid in this process only."""
         return os.path.join(self._at, name)
 
-    def find(self, name: str) -> Kept | None:
+    def find(self, name: str) -> CachedFile | None:
         """Return a file and the note stored with it; None if it is missing or has changed."""
         content, record = self._read(name), self._read(name + _DIGEST)
         if content is None or record is None:
@@ -75,15 +75,15 @@ class _Folder:
         digest, _, note = record.decode(errors="replace").partition("\n")
         if digest != _digest(name, note, content):
             return None
-        return Kept(self, self.path / name, self.at(name), note, is_new=False)
+        return CachedFile(self, self.path / name, self.at(name), note, is_new=False)
 
-    def keep(self, name: str, content: bytes, note: str) -> Kept:
+    def keep(self, name: str, content: bytes, note: str) -> CachedFile:
         """Write a file, its digest and its note, each atomically; return it."""
         record = f"{_digest(name, note, content)}\n{note}".encode()
         for entry, written in ((name, content), (name + _DIGEST, record)):
             # Others may read it if the umask allows, because the cache may be shared.
             replace_entry(self.at(entry), written, 0o644)
-        return Kept(self, self.path / name, self.at(name), note, is_new=True)
+        return CachedFile(self, self.path / name, self.at(name), note, is_new=True)
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -99,7 +99,7 @@ class _Folder:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedFile:
     """A verified file of the cache.
 
     Args:
@@ -118,7 +118,7 @@ class Kept:
     is_new: bool
 
 
-def find(kind: str, name: str) -> Kept | None:
+def find(kind: str, name: str) -> CachedFile | None:
     """Return the file `name` of the cache's folder `kind`; None if the cache does not have it.
 
     Args:
@@ -129,7 +129,7 @@ def find(kind: str, name: str) -> Kept | None:
     return _found(_prebuilt(kind), name) or _found(_shared(kind), name) or _found(private, name)
 
 
-def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
+def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> CachedFile:
     """Return the file `name` of the cache's folder `kind`, created if the cache does not have it.
 
     A file beside the package is preferred, unless the user has chosen a cache. If the cache cannot
@@ -153,13 +153,13 @@ def take(kind: str, name: str, make: Callable[[], tuple[bytes, str]]) -> Kept:
         return _found(shared, name) or _made(shared, kind, name, make)
 
 
-def _found(folder: _Folder | None, name: str) -> Kept | None:
+def _found(folder: _Folder | None, name: str) -> CachedFile | None:
     return None if folder is None else folder.find(name)
 
 
 def _made(
     shared: _Folder | None, kind: str, name: str, make: Callable[[], tuple[bytes, str]]
-) -> Kept:
+) -> CachedFile:
     content, note = make()
     if shared is not None:
         try:

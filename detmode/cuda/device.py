@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.cache import Kept, take
+from detmode.cuda.cache import CachedFile, take
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.process.undo import Lock
@@ -92,7 +92,7 @@ def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
     return file.path, file.note
 
 
-def _kept(source: Source, entry: str, arch: str) -> Kept:
+def _kept(source: Source, entry: str, arch: str) -> CachedFile:
     """The code of `entry`, with its name in it as the note.
 
     The key is the content: text, entry, architecture, options and NVRTC's version.

@@ -13,7 +13,7 @@ from detmode.cuda import device as gpu
 from detmode.cuda import host
 from detmode.cuda.checks import check_devices
 from detmode.cuda.dtypes import CTYPES
-from detmode.cuda.recorder import thread
+from detmode.cuda.recording import thread
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 

@@ -1,8 +1,8 @@
 """Plans: what a launcher does for a call, written down as data.
 
 The sizes, strides, dtypes and numbers of a call decide on it, and the bits of its tensors do not.
-So what was recorded once (:mod:`detmode.cuda.recorder`) holds for each later call of the same form,
-and a player repeats it with other tensors.
+So what was recorded once (:mod:`detmode.cuda.recording`) holds for each later call of the same
+form, and a player repeats it with other tensors.
 
 A *slot* is a tensor, by its number: first those of the call in the order of its arguments, lists
 flattened and None left out, then those that the plan allocates, in order.

@@ -1,31 +1,21 @@
 """Writing down what a launcher does, as a plan.
 
-While a :func:`recording` is entered in a thread, what launchers do passes through here: their
-allocations and launches by a line in the functions that make them, what they call of ATen by a
-dispatch mode, and what they read on the host by a mode for functions of Python's.
-
-A recording that meets what it does not know refuses: the call is as it would have been, and has no
-plan.
+What a recorder does not know it refuses: the call is as it would have been, and has no plan.
 """
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
-from detmode.cuda.operator_facts import ABOUT_FORMS, HOST_READ, operator_facts
+from detmode.cuda.operator_facts import ABOUT_FORMS, operator_facts
 from detmode.cuda.plan import (
     CONSTANT,
-    LARGEST,
     NONZERO,
     NOWHERE,
     AtenCall,
@@ -44,11 +34,8 @@ from detmode.cuda.plan import (
 )
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untrace_dispatch
-from detmode.process.undo import Undo
 
-__all__ = ["host_check", "one_above", "recording", "thread"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["Recorder"]
 
 _of_compiled_code: Any = torch._C._dynamo.guards
 _empty: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
@@ -58,75 +45,9 @@ _are_functions_off: Callable[[], bool] = torch._C._is_torch_function_all_disable
 
 _STEP = 512
 """Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
-_HOST_READS = frozenset(
-    getattr(Tensor, name) for name in ("tolist", "numpy", "__array__", "__dlpack__", "item")
-)
 
 
-class _Thread(threading.local):
-    recorder: _Recorder | None = None
-
-
-thread = _Thread()
-"""Has the recorder of the current thread, while it records."""
-
-
-def recording(
-    inputs: Sequence[Tensor], writes: Sequence[int] = ()
-) -> AbstractContextManager[_Recorder]:
-    """Return a block in which what the current thread launches is recorded.
-
-    Args:
-        inputs: the call's tensors, in the order of its arguments.
-        writes: the positions of those that the call writes to.
-
-    Returns:
-        The block, which gives the recorder of the plan.
-    """
-    return Undo(functools.partial(_record, inputs, writes))
-
-
-def _record(inputs: Sequence[Tensor], writes: Sequence[int], undo: Undo) -> _Recorder:
-    recorder = _Recorder(inputs, writes)
-    undo.note(functools.partial(setattr, thread, "recorder", thread.recorder))
-    for count, pop in _STACKS:
-        undo.note(functools.partial(_shorten, count, pop, count()))
-    torch._C._push_on_torch_dispatch_stack(recorder)
-    # The recorder does not refer to it: in a circle, the tensors of the call would live on.
-    torch._C._push_on_torch_function_stack(_HostReads(recorder))
-    thread.recorder = recorder
-    return recorder
-
-
-_STACKS: tuple[tuple[Callable[[], int], Callable[[], object]], ...] = (
-    (
-        torch._C._len_torch_dispatch_stack,
-        functools.partial(torch._C._pop_torch_dispatch_stack, None),
-    ),
-    (torch._C._len_torch_function_stack, torch._C._pop_torch_function_stack),
-)
-
-
-def _shorten(count: Callable[[], int], pop: Callable[[], object], length: int) -> None:
-    while count() > length:
-        pop()
-
-
-class _HostReads(TorchFunctionMode):
-    """Notes that values are read on the host, of which ATen sees nothing for CPU tensors."""
-
-    def __init__(self, recorder: _Recorder) -> None:
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _HOST_READS:
-            self._recorder.refuse(HOST_READ)
-        return func(*args, **kwargs) if kwargs else func(*args)
-
-
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     """The record of a launcher, so far.
 
     Args:
@@ -191,6 +112,10 @@ class _Recorder(TorchDispatchMode):
         if self._device is not None and self._device.type == "cpu":
             with torch._C.DisableTorchFunction():
                 self._note(Check(function, *self._as_views((args, kwargs))))
+        return self.apart(function, *args, **kwargs)
+
+    def apart(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Make a call of which nothing is noted."""
         outer, self._is_paused = self._is_paused, True
         try:
             return function(*args, **kwargs)
@@ -216,16 +141,6 @@ class _Recorder(TorchDispatchMode):
         self._looks.append(look._replace(slot=slot))
         self._problem_of_looks = self._problem_of_looks or problem
         return None
-
-    def one_above(self, values: Tensor, least: int) -> int | None:
-        """Return :func:`one_above`, and note it."""
-        with torch._C.DisableTorchFunction():
-            self.look(Look(LARGEST, CONSTANT, least), values, HOST_READ)
-        outer, self._is_paused = self._is_paused, True
-        try:
-            return _one_above(values, least)
-        finally:
-            self._is_paused = outer
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -433,43 +348,6 @@ class _Recorder(TorchDispatchMode):
 
 
 # PyTorch's own wrapper would import its compiler at the first call.
-untrace_dispatch(_Recorder)
+untrace_dispatch(Recorder)
 
 _NONE = Form(torch.uint8, (), ())
-
-
-def one_above(values: Tensor, least: int) -> int | None:
-    """Return one more than the largest of integers, or ``least`` if that is more.
-
-    A plan looks again, so what is launched afterwards may depend on the number.
-
-    Args:
-        values: integers, at least one.
-        least: for smaller ones.
-
-    Returns:
-        ``None`` if one is negative.
-    """
-    here = thread.recorder
-    return _one_above(values, least) if here is None else here.one_above(values, least)
-
-
-def _one_above(values: Tensor, least: int) -> int | None:
-    smallest, largest = torch.stack(torch.aminmax(values)).tolist()
-    return None if smallest < 0 else max(largest + 1, least)
-
-
-def host_check(function: F) -> F:
-    """Mark a function that looks at values of CPU tensors and may raise: a plan calls it again.
-
-    It returns nothing, and does nothing for a GPU's tensors.
-    """
-
-    @functools.wraps(function)
-    def check(*args: Any, **kwargs: Any) -> None:
-        if thread.recorder is None:
-            function(*args, **kwargs)
-        else:
-            thread.recorder.check(function, args, kwargs)
-
-    return cast("F", check)

@@ -305,10 +305,10 @@ def compile_entries(
     finally:
         nvrtc.destroyProgram(program)
     code = code if isinstance(code, bytes) else str(code).encode()
-    return (whole_elf(code) if arch.startswith("sm_") else code), lowered
+    return (_whole_elf(code) if arch.startswith("sm_") else code), lowered
 
 
-def whole_elf(code: bytes) -> bytes:
+def _whole_elf(code: bytes) -> bytes:
     """Return the CUBIN with its missing last byte.
 
     CuPy takes a CUBIN for a string and cuts its last byte off. It is the highest one of the

@@ -74,7 +74,7 @@ class _Bucket:
             if gradient is None:
                 place.zero_()
             else:
-                check_gradient(gradient, parameter.dtype)
+                _check_gradient(gradient, parameter.dtype)
                 place.copy_(gradient.detach())
                 self._used[number] = True
         return flat
@@ -87,7 +87,7 @@ class _Bucket:
             yield parameter, part[: parameter.numel()].view(parameter.shape)
 
 
-def check_gradient(gradient: Tensor, dtype: torch.dtype) -> None:
+def _check_gradient(gradient: Tensor, dtype: torch.dtype) -> None:
     """Refuse a gradient that cannot be added exactly.
 
     Raises:

@@ -7,13 +7,15 @@ below the mode that receives the operator, which would see nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-from detmode.process.dispatch import CompiledInside
+from detmode.mode.dispatch_stack import acting
+from detmode.process.dispatch import CompiledInside, autocast_inside, traced_inside
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _BELOW_MODES = torch._C._dispatch_keyset_full_after(DispatchKey.Python)
@@ -47,6 +49,19 @@ def kernel_key(func: torch._ops.OpOverload, tensors: Iterable[Tensor]) -> Dispat
         backend = DispatchKey.BackendSelect
     name = func.name()
     return next((key for key in (backend, *_FOR_ALL_BACKENDS) if _has_kernel(name, key)), None)
+
+
+def run_kernel(
+    mode: TorchDispatchMode,
+    func: torch._ops.OpOverload,
+    key: DispatchKey,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run the kernel that an operator has at a key; the mode receives what it calls."""
+    with acting(mode), autocast_inside(func), traced_inside(func):
+        return func._op_dk(key, *args, **kwargs)
 
 
 def foreign_mode() -> TorchDispatchMode | None:

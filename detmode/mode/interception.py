@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from detmode.mode import messages
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Decision, launcher_missing
-from detmode.mode.dispatch_stack import acting
-from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key
+from detmode.mode.foreign_kernels import foreign_mode, is_infrastructure, kernel_key, run_kernel
 from detmode.mode.handled import Handled, Located
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.module_overrides import action_in
@@ -27,10 +26,8 @@ from detmode.process.dispatch import (
     CONJUGATE,
     NEGATIVE,
     CompiledInside,
-    autocast_inside,
     own_calls,
     set_excluded,
-    traced_inside,
     untrace_dispatch,
     with_tensors,
 )
@@ -266,7 +263,7 @@ class Interception(CompiledInside):
             for tensor in tensors_in((*args, *kwargs.values())):
                 if (tensor.device.type, tensor.is_nested) in overload.kernels:
                     return overload.func(*args, **kwargs)
-        return self._run_kernel(overload.func, COMPOSITE, *args, **kwargs)
+        return run_kernel(self, overload.func, COMPOSITE, *args, **kwargs)
 
     def _run_foreign(self, call: Handled) -> Any:
         """Make a call of another library's operator: the mode receives what its kernel calls."""
@@ -279,7 +276,7 @@ class Interception(CompiledInside):
         if key is None:
             return call.run()
         if not _count_modes():
-            return self._run_kernel(func, key, *call.args, **call.kwargs)
+            return run_kernel(self, func, key, *call.args, **call.kwargs)
         if (mode := foreign_mode()) is not None:
             if not is_infrastructure(mode):
                 self.mode.say_once(
@@ -288,18 +285,11 @@ class Interception(CompiledInside):
                     "entered around DeterministicMode; enter it inside",
                 )
             return call.run()
-        run = functools.partial(self._run_kernel, func, key)
+        run = functools.partial(run_kernel, self, func, key)
         seen_by = observer()
         if seen_by is None:
             return run(*call.args, **call.kwargs)
         return seen_by.observe(func, call.args, call.kwargs, run)
-
-    def _run_kernel(
-        self, func: torch._ops.OpOverload, key: torch._C.DispatchKey, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Run the kernel that an operator has at a key; the mode receives what it calls."""
-        with acting(self), autocast_inside(func), traced_inside(func):
-            return func._op_dk(key, *args, **kwargs)
 
     def perform(self, call: Handled, decision: Decision) -> Any:
         """Carry out the decision; a mode that only observes does less.

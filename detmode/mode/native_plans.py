@@ -15,7 +15,7 @@ import torch
 from detmode.cuda import device, native
 from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Check, Launch, Plan
-from detmode.cuda.recorder import recording
+from detmode.cuda.recording import recording
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames

@@ -1,7 +1,7 @@
 """Calls of substitutes that are repeated by a plan, without their launchers.
 
 The launcher of a substitute makes the first call of a form. It makes the second one, too, and what
-it does is recorded (:mod:`detmode.cuda.recorder`). Later calls of the form are made by a player of
+it does is recorded (:mod:`detmode.cuda.recording`). Later calls of the form are made by a player of
 the plan, if nothing looks at them more closely: no other mode, observer, override of a forward, or
 repetition.
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from detmode.cuda.memory import range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import player
-from detmode.cuda.recorder import recording
+from detmode.cuda.recording import recording
 from detmode.mode.forms import GUARDS, FormFunctions, Matcher
 from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo

@@ -157,7 +157,7 @@ def run_validated(call: Handled) -> Any:
         del refused
 
 
-def run_unvalidated(call: Handled, *args: Any, **kwargs: Any) -> Any:
+def run_unvalidated(call: Handled, /, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
     return run_substitute(_action_of(call), call.overload, call.signature.bind(args, kwargs))
 

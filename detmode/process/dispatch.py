@@ -257,7 +257,7 @@ def with_tensors(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[An
 def caller_of(func: torch._ops.OpOverload) -> Callable[..., Any]:
     """Return what makes a call that a mode has received, sooner than ``func``, which is Python."""
     run: Callable[..., Any] = func._op
-    if passes_zero_tensors_on(func):
+    if _passes_zero_tensors_on(func):
 
         def call_with_zero_tensors(*args: Any, **kwargs: Any) -> Any:
             set_excluded(_ZERO_TENSOR, False)
@@ -281,7 +281,7 @@ def traced_caller(func: torch._ops.OpOverload, run: Callable[..., Any]) -> Calla
     return call
 
 
-def passes_zero_tensors_on(func: torch._ops.OpOverload) -> bool:
+def _passes_zero_tensors_on(func: torch._ops.OpOverload) -> bool:
     """Return whether an operator takes zero tensors, which have no memory, to the one it calls.
 
     Forward-mode AD makes them (the tangents of what is constant). A key above the modes computes

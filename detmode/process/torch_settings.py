@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import wrapt
@@ -22,8 +22,6 @@ from detmode.process.setting import (
     native_calls,
 )
 from detmode.process.undo import Undo
-
-R = TypeVar("R")
 
 _get_flag = torch._C._get_deterministic_algorithms
 _get_warn_only = torch._C._get_deterministic_algorithms_warn_only

@@ -57,11 +57,11 @@ def by_line(entries: Iterable[Entry], width: int | None, *, everything: bool = T
 
 def line_of(row: TableRow, width: int | None) -> str:
     """Return the user's line: its place, and its text as far as there is room."""
-    place = fitting_path(in_a_line(shortened(row.own_line)), width)
+    place = _fitting_path(in_a_line(shortened(row.own_line)), width)
     return cut(f"{place}  {in_a_line(row.source)}", width).rstrip()
 
 
-def fitting_path(path: str, width: int | None) -> str:
+def _fitting_path(path: str, width: int | None) -> str:
     """Return a path without the folders for which there is no room."""
     while width is not None and len(path) > width and "/" in path.removeprefix(".../"):
         path = f".../{path.removeprefix('.../').partition('/')[2]}"

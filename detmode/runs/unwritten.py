@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from detmode.bits.effects import Effects
-from detmode.bits.tensors import is_strided
+from detmode.bits.tensors import bytes_of, is_strided
 from detmode.process.dispatch import without_modes
 from detmode.process.extent import extent_of
 from detmode.runs.marks import CELL, Mark, Span
@@ -153,9 +153,8 @@ class Memory:
         storage = tensor.untyped_storage()
         begin, end = extent_of(tensor)
         with without_modes():
-            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             copied = torch.zeros(end - begin, dtype=torch.uint8, device=tensor.device)
-            there = whole[begin:end]
+            there = bytes_of(storage)[begin:end]
             copied[: len(there)] = there
             block = self._blocks[storage._cdata]
             for spans in (block.undefined, block.uncertain):

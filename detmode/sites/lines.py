@@ -128,7 +128,7 @@ def nearest_place(
         user = user.f_back
     else:
         return None
-    place, is_graphs = (places and places.get(user.f_lasti)) or called_at(user)
+    place, is_graphs = (places and places.get(user.f_lasti)) or _called_at(user)
     if module is None and not exact:
         # Mostly there is none, in a program of many frames: nothing else is asked of them.
         frame, module_call = user.f_back, _MODULE_CALL
@@ -225,7 +225,7 @@ def nearest(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def called_at(frame: FrameType) -> tuple[CallSite, bool]:
+def _called_at(frame: FrameType) -> tuple[CallSite, bool]:
     """Return the place of a user's frame, in no module, and whether the frame runs a graph."""
     code = frame.f_code
     places = _places.get(id(code)) or _places.keep(code, {})
@@ -239,7 +239,7 @@ def called_at(frame: FrameType) -> tuple[CallSite, bool]:
 
 def site_of(frame: FrameType) -> Site:
     """Return the site of a user's frame."""
-    return called_at(frame)[0].site
+    return _called_at(frame)[0].site
 
 
 def backward_site() -> Site:

@@ -10,18 +10,11 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args, overlo
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import cuda
-from detmode.bits.effects import effects_of
-from detmode.mode.higher_order import hand_over_to, with_bodies
+from detmode.mode.filled_memory import FilledMemory
 from detmode.process.dispatch import (
-    CompiledInside,
-    autocast_inside,
-    caller_of,
     compiled_as_outside,
-    resolve_views,
-    with_tensors,
     without_modes,
 )
 from detmode.testing.repeats import (
@@ -90,9 +83,9 @@ def assert_reproducible(  # type: ignore[misc]  # a keyword of fn might be `runs
         vary: the conditions that differ between the runs, some of :data:`VARIED`: ``"threads"``,
             the number of PyTorch's CPU threads; ``"addresses"``, where the allocators put tensors,
             which get memory that was used before; ``"memory"``, the content of the memory that
-            ``torch.empty`` and similar operators return; ``"schedule"``, the order in which the
-            host runner runs CUDA threads, inside a mode with ``simulate="cuda"``. With
-            ``"memory"`` a compiled function runs eagerly.
+            ``torch.empty`` and similar operators return, in the body of a custom operator too;
+            ``"schedule"``, the order in which the host runner runs CUDA threads, inside a mode with
+            ``simulate="cuda"``. With ``"memory"`` a compiled function runs eagerly.
         kwargs: its keyword arguments.
 
     Returns:
@@ -187,7 +180,7 @@ def _surroundings(number: int, vary: frozenset[str], threads: int) -> Iterator[N
             undo.enter_context(cuda.host.schedule(number or None))
         if "memory" in vary:
             undo.enter_context(compiled_as_outside())
-            undo.enter_context(_Filled(_BYTES[number % len(_BYTES)]))
+            undo.enter_context(FilledMemory(_BYTES[number % len(_BYTES)]))
         yield
 
 
@@ -204,39 +197,3 @@ def _churn(number: int) -> list[Tensor]:
         ]
         held += blocks[number % 3 :: 3]
     return held
-
-
-class _Filled(CompiledInside):
-    """Fills the memory that ``torch.empty`` and similar operators return with a byte."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self, byte: int) -> None:
-        TorchDispatchMode.__init__(self)
-        self._byte = byte
-
-    def __enter__(self) -> _Filled:
-        hand_over_to(type(self))
-        TorchDispatchMode.__enter__(self)
-        return self
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        resolve_views()
-        if not isinstance(func, torch._ops.OpOverload):
-            return func(*with_bodies(self, args), **(kwargs or {}))
-        args = with_tensors(func, args)
-        with autocast_inside(func):
-            result = caller_of(func)(*args, **(kwargs or {}))
-        if (
-            effects_of(func).gives_new_memory
-            and type(result) is Tensor
-            and not result.is_meta
-            and result.layout == torch.strided
-        ):
-            storage = torch.empty(0, dtype=torch.uint8, device=result.device)
-            # A bool must hold 0 or 1.
-            byte = self._byte & 1 if result.dtype == torch.bool else self._byte
-            storage.set_(result.untyped_storage()).fill_(byte)
-        return result

@@ -28,7 +28,7 @@ class Made:
         return b"machine code" * 100, "a note"
 
 
-def content(kept: cache.Kept) -> bytes:
+def content(kept: cache.CachedFile) -> bytes:
     return Path(kept.loaded_from).read_bytes()
 
 

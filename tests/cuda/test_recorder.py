@@ -37,7 +37,7 @@ from detmode.cuda.plan import (
     Pointer,
 )
 from detmode.cuda.python_player import player
-from detmode.cuda.recorder import host_check, one_above, recording, thread
+from detmode.cuda.recording import host_check, one_above, recording, thread
 from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared import needs

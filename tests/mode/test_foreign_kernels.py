@@ -6,7 +6,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from detmode import Allow, DeterministicMode, Rule, allow, audit, default_rules, probe, record
+from detmode import (
+    Allow,
+    DeterministicMode,
+    Native,
+    Rule,
+    Substitute,
+    allow,
+    audit,
+    default_rules,
+    probe,
+    record,
+)
 
 PLACES = torch.tensor([1, 1])
 
@@ -48,6 +59,11 @@ def made(n: int) -> torch.Tensor:
     return torch.zeros(n).index_add(0, PLACES, torch.ones(2))
 
 
+@torch.library.custom_op("detmode_foreign::scaled", mutates_args=())
+def scaled(x: torch.Tensor, *, func: int, key: int, keys: int, call: int) -> torch.Tensor:
+    return sum_into(x) * func
+
+
 def rows(mode):
     return [(row.overload, row.count) for row in mode.report().records]
 
@@ -63,6 +79,21 @@ def x():
 
 
 SUMS = ("aten::index_add.default", 1)
+
+
+@pytest.mark.parametrize("intercept", ["all", "listed"])
+@pytest.mark.parametrize("action", [None, Allow(), Native(), Substitute(scaled, launches=False)])
+def test_arguments_have_any_names(intercept, action, tmp_path):
+    """An operator's own argument may have the name of a parameter through which it passes."""
+    rules = default_rules()
+    if action is not None:
+        guarantee = None if isinstance(action, Allow) else "run_to_run"
+        why = {"guarantee": guarantee, "because": "a test"}
+        rules += [Rule(op="detmode_foreign::scaled", action=action, **why)]
+    mode = DeterministicMode(simulate="cuda", rules=rules, intercept=intercept)
+    for x in (torch.ones(2), torch.ones(2, requires_grad=True)):
+        with record(tmp_path / str(x.requires_grad)), mode:
+            assert scaled(x, func=2, key=1, keys=1, call=1).tolist() == [0, 4, 0]
 
 
 def test_the_body_and_its_backward_have_rows(mode, x):

@@ -10,8 +10,8 @@ from torch import nn
 
 from detmode import DeterministicMode, record
 from detmode.mode.audit.audit_mode import Audit
+from detmode.mode.filled_memory import FilledMemory
 from detmode.runs.probing import Probe
-from detmode.testing.reproducible import _Filled
 
 
 class Cells(nn.Module):
@@ -65,7 +65,7 @@ MODES = {
     "record": lambda folder: record(folder / "trace"),
     "probe": lambda folder: Probe(1),
     "audit": lambda folder: Audit(),
-    "filled memory": lambda folder: _Filled(0),
+    "filled memory": lambda folder: FilledMemory(0),
 }
 GRADS = {
     "grad": nullcontext,

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 
 from detmode import DeterministicMode
 from detmode.mode.audit import Audit
+from detmode.mode.filled_memory import FilledMemory
 from detmode.runs.probing import Probe
 from detmode.runs.recording import record
-from detmode.testing.reproducible import _Filled
 from detmode.testing.suite import SuiteMode
 
 pytestmark = pytest.mark.usefixtures("cublas_workspace")
@@ -65,7 +65,7 @@ MODES: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
     "SuiteMode": lambda folder: SuiteMode(lambda overload, site: True),
     "record": lambda folder: record(folder / "run"),
     "Probe": lambda folder: Probe(repeats=1),
-    "memory": lambda folder: _Filled(0xFF),
+    "memory": lambda folder: FilledMemory(0xFF),
 }
 CALLS: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
     "pinv": (False, lambda: torch.linalg.pinv(_complex())),

@@ -15,7 +15,8 @@ from torch import Tensor
 
 import detmode
 from detmode import cuda
-from detmode.testing.reproducible import VARIED, _Filled, assert_reproducible
+from detmode.mode.filled_memory import FilledMemory
+from detmode.testing.reproducible import VARIED, assert_reproducible
 from tests.shared import needs
 
 WITHOUT_THREADS = ("addresses", "memory", "schedule")
@@ -183,7 +184,7 @@ def test_fresh_memory_is_filled():
 )
 def test_fresh_memory_has_the_byte(make, byte):
     """Each function's memory has the content of the run, whatever the allocator left there."""
-    with _Filled(byte):
+    with FilledMemory(byte):
         memory = make(torch.ones(5, dtype=torch.uint8))
     assert memory.unique().tolist() == [byte]
 
@@ -210,9 +211,26 @@ def test_ways_to_fresh_memory(make):
 def test_fresh_memory_in_a_branch(byte):
     """The body of a higher-order operator gets memory with that content as well."""
     x = torch.ones(9, dtype=torch.uint8)
-    with _Filled(byte):
+    with FilledMemory(byte):
         y = torch.cond(torch.tensor(True), torch.empty_like, torch.clone, (x,))
     assert y.tolist() == [byte] * 9
+
+
+@pytest.mark.parametrize("byte", [3, 200])
+def test_fresh_memory_in_an_operator_of_the_program(byte):
+    """The body of a custom operator gets memory with that content, and a read of it shows."""
+    with torch.library._scoped_library("detmode_reproducible", "FRAGMENT"):
+
+        @torch.library.custom_op("detmode_reproducible::grow", mutates_args=())
+        def grow(x: torch.Tensor, size: int) -> torch.Tensor:
+            return x.new_empty(size).clone()
+
+        call = torch.ops.detmode_reproducible.grow
+        with FilledMemory(byte):
+            assert call(torch.ones(1, dtype=torch.uint8), 9).tolist() == [byte] * 9
+        # The system gives so many bytes as zeros, each time.
+        with pytest.raises(AssertionError, match="elements differ"):
+            assert_reproducible(lambda x: call(x, 1 << 22), torch.ones(1), vary=["memory"])
 
 
 def test_threads_are_varied_and_restored():

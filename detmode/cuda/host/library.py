@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from detmode.cuda.cache import Kept, take
+from detmode.cuda.cache import CachedFile, take
 from detmode.cuda.host.toolchain import Compiler, require_compiler
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 from detmode.process.files import temporary_folder
@@ -88,7 +88,7 @@ def default_build() -> Build:
     return Build.PLAIN
 
 
-def translation_unit(source: Source, entries: Sequence[str]) -> str:
+def _translation_unit(source: Source, entries: Sequence[str]) -> str:
     """The C++ text for the host: the runner, the source, a table of entries, one C function."""
     rows = []
     for entry in entries:
@@ -148,7 +148,7 @@ _free_stacks: dict[Build, list[_Stacks]] = {build: [] for build in Build}
 class Library:
     """Compiled entries of a source. One launch at a time: the runner's state is static."""
 
-    def __init__(self, file: Kept, build: Build) -> None:
+    def __init__(self, file: CachedFile, build: Build) -> None:
         self._kept = file  # its path leads there while this lives
         self._free_stacks = _free_stacks[build]
         self.path = file.path
@@ -287,7 +287,7 @@ def _load(source: Source, build: Build, entries: tuple[str, ...]) -> Library:
     return known[1]
 
 
-def _build(source: Source, build: Build, entries: Sequence[str]) -> Kept:
+def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
     compiler = require_compiler()
     if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
@@ -300,7 +300,7 @@ def _build(source: Source, build: Build, entries: Sequence[str]) -> Kept:
     paths = [f"-I{directory}" for directory in (folder, folder / "cuda_headers", INCLUDE_DIRECTORY)]
     of_build, link_flags = _flags_of(build, compiler.is_clang)
     flags = (*FLAGS, *of_build, *paths, "-c")
-    text = translation_unit(source, entries)
+    text = _translation_unit(source, entries)
     headers = [header.read_text(encoding="utf-8") for header in (*HEADERS, *_CONVERSIONS)]
     sha = hashlib.sha256()
     for part in (text, *headers, *compiler.command, compiler.macros, *flags):

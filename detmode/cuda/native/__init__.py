@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from detmode.cuda.cache import Kept, find, take
+from detmode.cuda.cache import CachedFile, find, take
 from detmode.cuda.host.toolchain import require_compiler
 from detmode.cuda.source import CompileError
 from detmode.process.files import temporary_folder
@@ -272,7 +272,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 """Of each function, without its prefix, the types of its result and of its arguments."""
 
 
-def _load(file: Kept) -> None:
+def _load(file: CachedFile) -> None:
     if _state.player is not None:
         return
     try:

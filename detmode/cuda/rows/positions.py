@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, clone, contiguous, launch, new_arange, new_empty
-from detmode.cuda.recorder import host_check
+from detmode.cuda.recording import host_check
 from detmode.cuda.rows.shapes import Rows
 
 SOURCE = Source(__file__, "positions.cu", entries=["index_put_linearize"])

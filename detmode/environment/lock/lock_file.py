@@ -29,7 +29,7 @@ def without(sections: Sections, name: str) -> Sections:
     return {title: sections[title] for title in sections if title != name}
 
 
-def to_toml(sections: Sections) -> str:
+def _to_toml(sections: Sections) -> str:
     """Return the content of a lock's file."""
     import tomli_w
 
@@ -44,7 +44,7 @@ def write(sections: Sections, path: str | os.PathLike[str]) -> None:
         FileError: it cannot be written.
     """
     try:
-        replace_file(path, to_toml(sections).encode())
+        replace_file(path, _to_toml(sections).encode())
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror}") from error
 

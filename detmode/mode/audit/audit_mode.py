@@ -20,7 +20,6 @@ from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
-from detmode.reports.report_row import ReportRow
 from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
 from detmode.sites.lines import modules_around
@@ -190,7 +189,7 @@ class Audit(DeterministicMode):
         stand_ins = {name: getattr(family, "STANDS_FOR", {}) for name, family in families().items()}
         return AuditReport(
             met.records,
-            (replace(tally.rows[_key(record)]) for record in met.records),
+            (replace(tally.rows[record.line]) for record in met.records),
             {path: replace(cost) for path, cost in tally.modules.items()},
             replace(tally.total),
             tally.fill_bytes,
@@ -213,11 +212,6 @@ class Audit(DeterministicMode):
         action = decide(row.rule, self.policy, override=override).action
         assert action != "pass"  # no row of what an audit cannot see allows its calls
         return action
-
-
-def _key(record: ReportRow) -> tuple[str, str, str]:
-    """Return the fields that identify a row of a report."""
-    return record.overload, record.action, record.site
 
 
 def _held(tensor: torch.Tensor) -> int:

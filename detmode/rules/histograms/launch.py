@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_zeros, of_dtypes
 from detmode.cuda.checks import check_implemented, raises_like_aten
-from detmode.cuda.recorder import one_above
+from detmode.cuda.recording import one_above
 from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows
 from detmode.table.conditions import INTEGRAL

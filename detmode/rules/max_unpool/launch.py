@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import contiguous, new_zeros
 from detmode.cuda.checks import raises_like_aten
-from detmode.cuda.recorder import host_check
+from detmode.cuda.recording import host_check
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import out_of_range
 from detmode.cuda.rows.shapes import Rows

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch_blocks, new_empty, of_dtypes
 from detmode.cuda.checks import check_implemented, check_scalar_type, raises_like_aten
-from detmode.cuda.recorder import host_check
+from detmode.cuda.recording import host_check
 from detmode.cuda.rows.extents import sizes_of, strides_of
 from detmode.table.conditions import FLOATING
 

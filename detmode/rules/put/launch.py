@@ -7,7 +7,7 @@ from torch import Tensor
 
 from detmode.cuda import clone, contiguous
 from detmode.cuda.checks import raises_like_aten
-from detmode.cuda.recorder import host_check
+from detmode.cuda.recording import host_check
 from detmode.cuda.rows.assign import WORDS, assign_rows
 from detmode.cuda.rows.positions import copy_if_overlapping, in_contiguous, out_of_range
 from detmode.cuda.rows.shapes import Rows

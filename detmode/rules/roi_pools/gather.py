@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented
-from detmode.cuda.rows.extents import Extents, sizes_of
+from detmode.cuda.rows.extents import sizes_of
 
 DTYPES = (torch.float16, torch.float32, torch.float64)
 """Dtypes that torchvision's CUDA kernels take."""
@@ -107,6 +107,6 @@ def gather(
     launch_blocks(
         source, entry, blocks, TILE[0] * TILE[1],
         grad=grad, rois=contiguous(rois), grad_input=grad_input,
-        bins=Extents(*sizes_of(grad.shape)), shape=Extents(*sizes_of(shape)), **how,
+        bins=sizes_of(grad.shape), shape=sizes_of(shape), **how,
     )  # fmt: skip
     return grad_input

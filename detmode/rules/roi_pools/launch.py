@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from detmode.cuda import contiguous, ctype, new_empty, sum_to_zeros
-from detmode.cuda.rows.extents import Extents, strides_of
+from detmode.cuda.rows.extents import strides_of
 from detmode.rules.roi_pools.gather import ALIGN, CHANNELS, POOL, check, check_mapped, gather
 
 PooledPlanes = namedtuple("PooledPlanes", "images channels pixels bins")
@@ -76,7 +76,7 @@ def _sampled(
 ) -> dict[str, Any]:
     """Return the arguments of ``roi_align_backward`` other than sizes."""
     return {
-        "grad_stride": Extents(*strides_of(grad.stride())),
+        "grad_stride": strides_of(grad.stride()),
         "spatial_scale": float(spatial_scale),
         "sampling_ratio": sampling_ratio,
         "aligned": aligned,

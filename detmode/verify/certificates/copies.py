@@ -1,4 +1,4 @@
-"""Copies of arguments, and new memory with known values in it."""
+"""Copies of arguments, in memory of known values."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from detmode.bits.effects import effects_of
 
 FILLS = (0xFF, 0x5A)
 """Bytes of memory that is not initialised: NaN or -1, and a large number."""
-
-EMPTY = {
-    torch.ops.aten.empty.memory_format,
-    torch.ops.aten.empty_strided.default,
-    torch.ops.aten.empty_like.default,
-    torch.ops.aten.new_empty.default,
-    torch.ops.aten.new_empty_strided.default,
-}
 
 
 def copies_of(
@@ -64,37 +53,3 @@ def _in_copies(
         copy = storages[key] = storage.clone() if storage.device.type == "cpu" else storage.cpu()
     result = torch.empty(0, dtype=tensor.dtype, device="cpu")
     return result.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
-
-
-def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
-    """Return a storage as a tensor of bytes."""
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-
-
-class NewMemory(TorchDispatchMode):
-    """Fill every byte of new memory, also inside operators that are written in Python."""
-
-    def __init__(self, byte: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        self.byte = byte
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Make a call; those that operators' implementations make come here as well."""
-        if func.namespace == "aten":
-            result = func(*args, **(kwargs or {}))
-            if effects_of(func).gives_new_memory:
-                as_bytes(result.untyped_storage()).fill_(self.byte)
-            return result
-        # Below the key of this mode, which an operator's own calls shall reach.
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        key = "CPU" if has(func.name(), "CPU") or not has(func.name(), "CUDA") else "CUDA"
-        with self:
-            return func.redispatch(
-                torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)), *args, **(kwargs or {})
-            )

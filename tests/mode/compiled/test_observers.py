@@ -10,9 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from detmode import DeterministicMode, diff, record
 from detmode.mode.audit import Audit
+from detmode.mode.filled_memory import FilledMemory
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
-from detmode.testing.reproducible import _Filled
 from detmode.testing.suite import SuiteMode
 from tests.shared import needs
 
@@ -43,7 +43,7 @@ def calls(path, *, inside):
         lambda path: record(path),
         lambda path: Probe(),
         lambda path: Audit(),
-        lambda path: _Filled(0xFF),
+        lambda path: FilledMemory(0xFF),
         lambda path: SuiteMode(lambda overload, site: True),
     ],
     ids=["record", "probe", "audit", "filled", "suite"],

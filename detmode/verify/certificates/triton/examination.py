@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves
 
+from detmode.bits.tensors import bytes_of
+from detmode.mode.filled_memory import FilledMemory
+from detmode.mode.foreign_kernels import kernel_key
 from detmode.verify.certificates.certificate import (
     FLOAT_ADD,
     NEW_MEMORY,
@@ -27,7 +30,7 @@ from detmode.verify.certificates.certificate import (
     not_ended,
     shuffled_by,
 )
-from detmode.verify.certificates.copies import FILLS, NewMemory, as_bytes, copies_of
+from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
 from detmode.verify.certificates.triton.dependence import relation
 from detmode.verify.certificates.triton.interpreter import interpreted
@@ -219,7 +222,7 @@ class Examination:
         self.launches = []
         arguments, copied, storages = copies_of(self.arguments)
         for index, chosen in self.overwritten.items():
-            as_bytes(storages[index]).numpy()[chosen] = FILLS[fill]
+            bytes_of(storages[index]).numpy()[chosen] = FILLS[fill]
 
         def start(
             function: Any, bound: Mapping[str, Any], grid: tuple[int, int, int]
@@ -234,7 +237,7 @@ class Examination:
 
         self.schedules += 1
         try:
-            with interpreted(start, tune), NewMemory(FILLS[fill]):
+            with interpreted(start, tune), FilledMemory(FILLS[fill], _kernel_key):
                 result = self.call(arguments)
         except (FoundError, AssertionError) as error:
             if not self.launches:
@@ -273,6 +276,14 @@ class Examination:
         """
         if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
             raise FoundError(KernelVerdict.VARIES, variation)
+
+
+def _kernel_key(
+    func: torch._ops.OpOverload, tensors: Iterable[torch.Tensor]
+) -> torch._C.DispatchKey | None:
+    """Return the key of the kernel to interpret: a GPU's, of an operator without one for CPUs."""
+    key, on_gpu = kernel_key(func, tensors), torch._C.DispatchKey.CUDA
+    return on_gpu if key is None and func.has_kernel_for_dispatch_key(on_gpu) else key
 
 
 def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
