@@ -144,7 +144,8 @@ class LeftOut:
                 self.counts[reason] += 1
                 left_out.append(item)
         self.config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        absent = set(left_out)
+        items[:] = [item for item in items if item not in absent]
 
     def pytest_sessionfinish(self) -> None:
         # Each process of pytest-xdist collects the same tests.

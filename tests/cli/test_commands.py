@@ -24,6 +24,7 @@ from detmode.cli.locks import ENVIRONMENT
 from detmode.mode import warm
 from detmode.reports import progress, terminal
 from tests.shared import ROOT, needs
+from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -282,12 +283,13 @@ print(os.environ.get("PYTHONHASHSEED"), "torch._dynamo" in sys.modules)
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [
-        (("record", "-o", "first"), "None"),
-        (("probe",), "None"),
-        (("record", "-o", "second", "--deterministic"), "0"),
-    ],
-    ids=["record", "probe", "record --deterministic"],
+    todays_forms(
+        [
+            pytest.param(("record", "-o", "first"), "None", id="record"),
+            pytest.param(("probe",), "None", id="probe"),
+            pytest.param(("record", "-o", "second", "--deterministic"), "0", id="deterministic"),
+        ]
+    ),
 )
 def test_what_is_only_observed_runs_as_by_itself(
     command: tuple[str, ...], expected: str, run_python: Run
@@ -793,7 +795,7 @@ def test_colour(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs.posix
-def test_an_interrupted_program(run_python: Run, tmp_path: Path) -> None:
+def test_an_interrupted_program(tmp_path: Path) -> None:
     """Ctrl-C gives a line in place of a traceback, and the report of what was done.
 
     What the program has started is stopped, what it registered for its exit runs, and it ends by
@@ -812,8 +814,8 @@ os.kill(os.getpid(), signal.SIGINT)
 time.sleep(500)
 """
     )
-    files = ("--report", "report.json")
-    ours = run_python("-m", "detmode", "run", *files, "script.py", **ENVIRONMENT)
+    command = ("detmode", "run", "--report", "report.json", "script.py")
+    ours = run_forked("-m", [command], tmp_path, timeout=100, **ENVIRONMENT)
     assert ours.returncode == -signal.SIGINT, ours.stderr
     assert ours.stderr.startswith("detmode: interrupted at script.py:9\n")
     assert "Traceback" not in ours.stderr

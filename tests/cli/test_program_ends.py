@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from detmode.cli.locks import ENVIRONMENT
 from detmode.environment.cuda_on_cpu import cuda_on_cpu
 from tests.shared import needs
+from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -24,17 +26,17 @@ from concurrent.futures import ThreadPoolExecutor
 def work(): {INDEX_ADD}
 print("begun")
 """
-SIMULATED = ("-m", "detmode", "run", "--simulate", "cuda", "-o", "report.json", "script.py")
+SIMULATED = ("detmode", "run", "--simulate", "cuda", "-o", "report.json", "script.py")
 
 
 @pytest.fixture
-def report_of(run_python: Run, tmp_path: Path) -> Callable[[str], tuple[int, dict[str, Any]]]:
+def report_of(tmp_path: Path) -> Callable[[str], tuple[int, dict[str, Any]]]:
     """Runs a program in a process of its own; returns its exit code and its report."""
 
     def run(last: str) -> tuple[int, dict[str, Any]]:
         (tmp_path / "script.py").write_text(PROGRAM + last)
         (tmp_path / "report.json").write_text("of an earlier run")
-        done = run_python(*SIMULATED)
+        done = run_forked("-m", [SIMULATED], tmp_path, timeout=100, **ENVIRONMENT)
         assert done.stdout == "begun\n", done.stderr
         return done.returncode, json.loads((tmp_path / "report.json").read_text())
 
@@ -102,7 +104,6 @@ def test_a_program_that_ends_itself_has_a_report(
     assert report["verdict"].startswith(begin)
 
 
-@needs.compiler
 @needs.compiler
 @pytest.mark.skipif(os.name != "posix", reason="Windows executes files by their names")
 def test_what_cannot_be_executed_ends_the_report_once(report_of: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from detmode.cuda import cache
+from tests.shared.processes import run_forked
 
 NAME = "code-0123.so"
 NOBODY = 65534
@@ -205,8 +206,6 @@ COMPETITORS = """
 import os, signal, time
 from detmode.cuda import cache
 
-os.setpgid(0, 0)
-
 def start(name):
     tell, go = os.pipe(), os.pipe()
     def make():
@@ -250,9 +249,9 @@ for process, _, _ in (first, second, third):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
-def test_one_process_compiles(folder: Path, run_python: Callable[..., Any]) -> None:
+def test_one_process_compiles(folder: Path) -> None:
     """The others wait for its file, or compile it after its death, which leaves no lock."""
-    run = run_python("-c", COMPETITORS)
+    run = run_forked("-c", [[COMPETITORS]], folder, timeout=100)
     assert (run.returncode, run.stderr) == (0, "")
     assert sorted(run.stdout.splitlines()) == ["second True second", "third False second"]
     assert not list(folder.glob("*.lock"))
@@ -283,12 +282,11 @@ print(os.waitpid(child, 0)[1], Path(kept.loaded_from).read_text(), kept.path, se
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
-def test_a_forked_child_leaves_the_private_folder(
-    tmp_path: Path, run_python: Callable[..., Any]
-) -> None:
+def test_a_forked_child_leaves_the_private_folder(tmp_path: Path) -> None:
     """It finds what is there, and its end removes nothing; that of its parent does."""
     (tmp_path / "file").touch()
-    run = run_python("-c", PRIVATE, DETMODE_CACHE=str(tmp_path / "file"), TMPDIR=str(tmp_path))
+    variables = {"DETMODE_CACHE": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    run = run_forked("-c", [[PRIVATE]], tmp_path, timeout=100, **variables)
     assert run.returncode == 0, run.stderr
     status, content, path = run.stdout.splitlines()
     assert (status, content) == ("0", "machine code")
@@ -327,11 +325,9 @@ print(made[0].decode())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
-def test_a_forked_child_leaves_what_is_compiled(
-    tmp_path: Path, run_python: Callable[..., Any]
-) -> None:
+def test_a_forked_child_leaves_what_is_compiled(tmp_path: Path) -> None:
     """Nor does its end take the folder in which a thread of its parent compiles."""
-    run = run_python("-c", COMPILES, TMPDIR=str(tmp_path))
+    run = run_forked("-c", [[COMPILES]], tmp_path, timeout=100, TMPDIR=str(tmp_path))
     assert run.stdout.strip() == "machine code", run.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from detmode.cuda.host import library
 from detmode.cuda.launch import unavailable
 from tests.shared import ROOT, cuda_sources
 from tests.shared.cuda_sources import FAULTS, KERNELS, WARP, add_racing, pattern, source_in
+from tests.shared.processes import run_forked
 
 SEEDS = (None, 0, 1, 2)
 
@@ -397,18 +397,17 @@ def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
         '#include "index.cuh"\n__global__ void f(int64_t* out) { out[0] = 42; }\n'
     )
     script = (
-        "import torch; from detmode.cuda import Source, launch\n"
+        "import os, torch; from detmode.cuda import Source, launch\n"
+        "child = os.fork()\n"
         f"source = Source({str(tmp_path / 'anchor.py')!r}, 'one.cu', ('f',))\n"
         "out = torch.zeros(1, dtype=torch.int64)\n"
-        "launch(source, 'f', 1, out=out); print(int(out))\n"
+        "launch(source, 'f', 1, out=out); print(int(out), flush=True)\n"
+        "if child: os.waitpid(child, 0)\n"
     )
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
     for size in (100, 0):
-        runs = [
-            subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-            for _ in range(2)
-        ]
-        assert [run.communicate()[0].strip() for run in runs] == ["42", "42"]
+        both = run_forked("-c", [[script]], tmp_path, timeout=100)
+        assert both.stdout.split() == ["42", "42"], both.stderr
         made, digest = sorted((tmp_path / "cache" / "host").iterdir())
         assert (made.suffix, digest.name) == (".so", f"{made.name}.digest")
         os.truncate(made, size)

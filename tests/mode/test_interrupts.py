@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
@@ -12,6 +10,7 @@ from torch.utils import _python_dispatch as dispatch
 import detmode
 from tests.mode import locked, stress
 from tests.shared import ROOT, interrupted
+from tests.shared.processes import run_forked
 from tests.shared.selection import PROFILE, SHARE
 
 FILES = (os.path.dirname(detmode.__file__), dispatch.__file__)
@@ -51,6 +50,5 @@ def test_a_program_of_signals(program: ModuleType, arguments: tuple[int, ...]) -
 
     No thread takes from another what it needs.
     """
-    command = [sys.executable, "-m", program.__name__, *map(str, arguments)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    ended = run_forked("-m", [(program.__name__, *arguments)], ROOT, timeout=500)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -39,6 +38,7 @@ from tests.models.test_models import train
 from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs, selection
 from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.processes import run_forked
 from tests.shared.programs import Seen, in_another_thread, rule
 
 pytestmark = [
@@ -1176,7 +1176,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_the_end_of_a_program(name, player, monkeypatch):
+def test_the_end_of_a_program(name, player, monkeypatch, tmp_path):
     """However it ends, the exit code is its own, and nothing is printed."""
     monkeypatch.setenv(native.VARIABLE, "1")
     text = f"""
@@ -1189,9 +1189,7 @@ def use():
         x.index_add(0, torch.tensor([0, 1]), torch.ones(2))
 {ENDS[name]}
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=False
-    )
+    ended = run_forked("-c", [[text]], tmp_path, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

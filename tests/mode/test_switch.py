@@ -1,8 +1,7 @@
 """The drop-in functions: PyTorch's switches, with detmode's substitutes behind them."""
 
 import inspect
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ import detmode
 from detmode import Refuse, default_rules
 from detmode.mode import torch_api as switch
 from detmode.mode.deterministic_mode import current_mode
+from tests.shared.processes import run_forked
 from tests.shared.programs import in_another_thread, rule
 
 
@@ -161,8 +161,8 @@ def test_refused_options_lose_nothing() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_report_of_nothing_is_refused() -> None:
+def test_a_report_of_nothing_is_refused(tmp_path: Path) -> None:
     """A process that has entered no mode is told how to."""
     code = "import detmode; detmode.report()"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = run_forked("-c", [[code]], tmp_path, timeout=100)
     assert "no mode is on; call detmode.use_deterministic_algorithms(True)" in ended.stderr

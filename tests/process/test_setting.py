@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import ExitStack, nullcontext
@@ -18,6 +16,7 @@ from detmode.process import setting as process_setting
 from detmode.process.setting import holding
 from detmode.process.torch_settings import FILL, FLAG, call_native, deterministic_flag
 from detmode.process.undo import Lock
+from tests.shared.processes import run_forked
 from tests.shared.programs import Other
 from tests.shared.selection import PROFILE
 
@@ -239,8 +238,8 @@ for each in threads:
 """
 
 
-def test_a_program_ends_right_after_its_threads():
+def test_a_program_ends_right_after_its_threads(tmp_path):
     """Destructors that run as a thread ends need the interpreter, which is still there."""
     for _ in range(5 if PROFILE.thorough else 1):
-        ended = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True)
+        ended = run_forked("-c", [[THREADS]], tmp_path, timeout=100)
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,8 +3,9 @@
 It answers each line of its standard input, a JSON object, with the number of the process that runs
 the program, and then with its exit code, each in a line:
 
-    program: a Python file, or ``-c``.
-    arguments: a list of arguments for each rank, of which the first is the text, for ``-c``.
+    program: a Python file, ``-c`` or ``-m``.
+    arguments: a list of arguments for each rank; the first is the text for ``-c``, the module for
+        ``-m``.
     environment: all variables; ``RANK`` is added where there are several ranks.
     folder: the one to run in.
     output: a file for what it writes to its standard output, and one for errors.
@@ -61,6 +62,9 @@ if program == "-c":
     main = type(sys)("__main__")
     sys.modules["__main__"] = main
     exec(compile(of_ranks[0][0], "<string>", "exec"), vars(main))
+elif program == "-m":
+    sys.path[0], sys.argv[:] = "", of_ranks[0]
+    runpy.run_module(of_ranks[0][0], run_name="__main__", alter_sys=True)
 else:
     sys.path[0] = str(Path(program).parent)
     exec(compile(imports_of(program), program, "exec"), {})

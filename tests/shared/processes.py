@@ -45,8 +45,9 @@ def run_forked(
     """Run a program without the time that importing PyTorch takes, in a process for each rank.
 
     Args:
-        program: a Python file, or ``-c``.
-        arguments: for each rank, what the program gets; for ``-c``, its text first.
+        program: a Python file, ``-c`` or ``-m``.
+        arguments: for each rank, what the program gets; first the text for ``-c``, the module for
+            ``-m``.
         folder: the one to run in.
         timeout: seconds after which all of its processes are killed.
         environment: variables to add.

@@ -1,12 +1,10 @@
 """The mode and PyTorch's compiler, which is loaded when a program first needs it."""
 
-import subprocess
-import sys
-
 import pytest
 
 from tests.mode.compiled.test_compiled import COMPILED
 from tests.shared import needs
+from tests.shared.processes import run_forked
 
 pytestmark = [needs.compiler, COMPILED]
 
@@ -51,22 +49,19 @@ print(graphs)
 """
 
 
-def graphs(before: str, inside: str) -> int:
-    """Return the number of graphs that a process compiles, which calls inside and outside twice."""
-    command = [sys.executable, "-c", CODE.format(before=before, inside=inside)]
-    return int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-
-
 @pytest.mark.parametrize("before", ["[]", pytest.param("[total]", marks=pytest.mark.thorough)])
-def test_a_function_has_two_graphs(before):
+def test_a_function_has_two_graphs(before, run_python):
     """Compiled first before any block, or inside of the first, where the compiler is loaded."""
-    assert graphs(before, "[total]") == 2
+    ended = run_python("-c", CODE.format(before=before, inside="[total]"))
+    assert ended.stdout == "2\n", ended.stderr
 
 
-def test_code_compiled_under_the_flag():
+def test_code_compiled_under_the_flag(tmp_path):
     """It is not used inside, where its operators could not be seen; all other code stays."""
     both = "[total, total_under_the_flag]"
-    assert graphs(both, both) == 5
+    code = CODE.format(before=both, inside=both)
+    ended = run_forked("-c", [[code]], tmp_path, timeout=300)
+    assert ended.stdout == "5\n", ended.stderr
 
 
 RECORDED = """
