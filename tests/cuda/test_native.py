@@ -1,8 +1,11 @@
 """The player in C++ where it cannot be built: one line says why, and the program goes on."""
 
 import logging
+import os
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from detmode import DeterministicMode
 from detmode.cuda import native
 from detmode.cuda.host import toolchain
 from detmode.environment.doctor import findings
-from tests.shared import needs
+from tests.shared import ROOT, needs
 
 pytestmark = needs.compiler
 NAME = native._name
@@ -214,3 +217,68 @@ def test_its_name_depends_on_all_that_it_is_built_from(monkeypatch, tmp_path):
             source.write("// changed\n")
         names.add(native._name())
     assert len(names) == 3 + len(changed)
+
+
+ENDS = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from detmode import DeterministicMode
+from detmode.cuda import native
+
+native._name = lambda: "player-of-a-test.so"
+with DeterministicMode():
+    torch.ones(2) + 1
+while not Path(sys.argv[1]).exists():
+    assert native._state.thread.is_alive()
+    time.sleep(0.01)
+if sys.argv[2] == "interrupt":
+    try:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        time.sleep(0.5)
+        assert native._state.thread.is_alive()
+elif sys.argv[2] == "fork" and (child := os.fork()):
+    os.waitpid(child, 0)
+    assert native._state.thread.is_alive()
+"""
+COMPILER = """#!/bin/sh
+case "$*" in *player.cpp*) ;; *) exec g++ "$@" ;; esac
+sleep 600 &
+echo $! > {started}.tmp && mv {started}.tmp {started}
+wait
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the player runs on Linux")
+@pytest.mark.parametrize("way", ["end", "interrupt", "fork"])
+def test_a_program_that_ends_while_it_is_built(way, tmp_path):
+    """Nothing goes on or is left behind; an interrupt or a child's end does not stop the build."""
+    started, temporary = tmp_path / "started", tmp_path / "temporary"
+    temporary.mkdir()
+    compiler = tmp_path / "compiler"
+    compiler.write_text(COMPILER.format(started=started), encoding="utf-8")
+    compiler.chmod(0o700)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "CXX": str(compiler),
+        "TMPDIR": str(temporary),
+        "DETMODE_CACHE": str(tmp_path / "cache"),
+        native.VARIABLE: "1",
+    }
+    program = subprocess.run(
+        [sys.executable, "-c", ENDS, str(started), way],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        start_new_session=True,
+    )
+    assert (program.returncode, program.stderr) == (0, "")
+    assert list(temporary.iterdir()) == []
+    status = Path("/proc", started.read_text(encoding="utf-8").strip(), "stat")
+    # What waits to be reaped has ended.
+    assert not status.exists() or ") Z " in status.read_text(encoding="utf-8")

@@ -6,8 +6,11 @@ import functools
 import os
 import shlex
 import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from detmode.cuda.source import CompileError
@@ -18,6 +21,8 @@ _PATIENCE = 600
 """The seconds that a compiler may take."""
 _FIRST_PATIENCE = 60
 """The seconds within which it must identify itself."""
+_INTERVAL = 0.1
+"""The seconds between two questions whether it is wanted."""
 
 
 @dataclass(frozen=True)
@@ -38,30 +43,62 @@ class Compiler:
         return "#define __clang__ " in self.macros
 
     def run(
-        self, arguments: Sequence[str], timeout: float = _PATIENCE
+        self,
+        arguments: Sequence[str],
+        timeout: float = _PATIENCE,
+        is_unwanted: Callable[[], bool] = lambda: False,
     ) -> subprocess.CompletedProcess[str]:
         """Start it with more arguments, and wait for its end.
 
+        An interrupt from the terminal reaches only this process, which may be to go on.
+
+        Args:
+            arguments: follow those of the command.
+            timeout: the seconds that it may take.
+            is_unwanted: asked now and then; once true, the compiler is ended.
+
         Raises:
-            CompileError: it cannot be started, or does not end.
+            CompileError: it cannot be started, does not end, or is unwanted.
         """
+        command = [*self.command, *arguments]
         try:
-            return subprocess.run(
-                [*self.command, *arguments],
+            process = subprocess.Popen(
+                command,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="backslashreplace",
-                check=False,
-                timeout=timeout,
+                start_new_session=True,
             )
         except OSError as error:
             raise CompileError(f"{self} cannot be started: {error.strerror}") from None
-        except subprocess.TimeoutExpired:
-            raise CompileError(f"{self} did not end in {timeout} seconds") from None
+        deadline = time.monotonic() + timeout
+        with process:
+            try:
+                while time.monotonic() < deadline and not is_unwanted():
+                    with suppress(subprocess.TimeoutExpired):
+                        output = process.communicate(timeout=_INTERVAL)
+                        return subprocess.CompletedProcess(command, process.returncode, *output)
+            finally:
+                if process.returncode is None:
+                    _end(process)
+        raise CompileError(f"{self} did not end in {timeout} seconds")
 
     def __str__(self) -> str:
         return f"the C++ compiler {shlex.join(self.command)!r}"
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a compiler with the programs that it has started, which its own end would leave."""
+    if not hasattr(os, "killpg"):
+        process.kill()
+        return
+    try:
+        os.killpg(process.pid, signal.SIGTERM)  # on which it removes its temporary files
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def require_compiler() -> Compiler:

@@ -6,6 +6,7 @@ calls are made in Python.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -15,7 +16,6 @@ import platform
 import sys
 import sysconfig
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,9 @@ VARIABLE = "DETMODE_NATIVE"
 """The environment variable that switches the player on and off."""
 
 _DELAY = 10
-"""Seconds after which it is built: a program that ends sooner would leave that unfinished."""
+"""Seconds after which it is built: a program that ends sooner would have no use for it."""
+_PATIENCE = 3
+"""Seconds that the end of a process waits for the end of what builds."""
 
 _SOURCE = Path(__file__).with_name("player.cpp")
 """Of the library. It includes the headers beside it."""
@@ -106,12 +108,14 @@ class _State:
         player: the loaded library.
         failure: the reason why there is none, and will be none.
         thread: builds it.
+        ends: set when the process ends, and what builds is to end, too.
     """
 
     def __init__(self) -> None:
         self.player: Player | None = None
         self.failure: str | None = None
         self.thread: threading.Thread | None = None
+        self.ends = threading.Event()
 
 
 _state = _State()
@@ -166,17 +170,27 @@ def _begin() -> None:
         _fail(str(error))
         return
     # A forked child has no such thread, and begins again.
+    _state.ends = threading.Event()
     _state.thread = threading.Thread(target=_prepare_later, name="detmode-native", daemon=True)
     _state.thread.start()
 
 
 def _prepare_later() -> None:
-    time.sleep(0 if _chosen() else _DELAY)
-    prepare()
+    if not _state.ends.wait(0 if _chosen() else _DELAY):
+        prepare()
+
+
+@atexit.register
+def _end_build() -> None:
+    """End what builds, whose compiler and folder would outlive the process."""
+    thread = _state.thread
+    if thread is not None and thread.is_alive():
+        _state.ends.set()
+        thread.join(_PATIENCE)
 
 
 def _fail(reason: str) -> None:
-    if _state.failure is None:
+    if _state.failure is None and not _state.ends.is_set():
         _state.failure = reason
         # Where it cannot run at all, nobody has left anything out.
         level = logging.INFO if not _chosen() and reason == problem() else logging.WARNING
@@ -226,7 +240,8 @@ def _compiled() -> tuple[bytes, str]:
             [
                 *(*_flags(), "-shared", str(_SOURCE), "-o", str(output), f"-L{libraries}"),
                 *("-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"),
-            ]
+            ],
+            is_unwanted=_state.ends.is_set,
         )
         if run.returncode != 0:
             lines = run.stderr.strip().splitlines()
