@@ -10,7 +10,8 @@ import ctypes
 import itertools
 import operator
 import weakref
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from detmode.cuda import native
 from detmode.mode.row_counter import ModuleCalls, RowCounter
@@ -22,43 +23,50 @@ from detmode.table.call_site import Note
 ENTRIES = 1 << 15
 """The most entries that the player is taught for one mode; then it forgets everything."""
 _LOG = 1 << 13
+numbers: Iterator[int] = itertools.count(1)
+"""Of entries and tables: no number is given twice."""
 
 
-class LogEntry(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class LogEntry:
     """The meaning of one of the log's numbers.
 
     Args:
-        counter: counts the calls, if its mode is still there.
+        counter: counts the calls.
         calls: those of a row and module; ``None`` of a note without calls.
         note: for the backward of the calls.
+
+    Attributes:
+        number: stands for it in the log and in notes.
     """
 
-    counter: weakref.ref[RowCounter] | None
+    counter: RowCounter | None
     calls: ModuleCalls | None
     note: Note
+    number: int = field(default_factory=lambda: next(numbers))
+
+    def __post_init__(self) -> None:
+        _entries[self.number] = self
+        _notes.keep(self.number, self.note)
 
 
-numbers = itertools.count(1)
-"""Of entries and tables: no number is given twice."""
-entries: Bounded[int, LogEntry] = Bounded(8 * ENTRIES)
+_entries: weakref.WeakValueDictionary[int, LogEntry] = weakref.WeakValueDictionary()
+_notes: Bounded[int, Note] = Bounded(8 * ENTRIES)
+"""Those of entries whose mode is gone, too: the backward of its calls may be yet to come."""
+_noted: Bounded[Note, LogEntry] = Bounded(ENTRIES)
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
-def number_for(entry: LogEntry) -> int:
-    """Return a new number, which means an entry."""
-    number = next(numbers)
-    entries.keep(number, entry)
-    return number
+def entry_of_note(note: Note) -> LogEntry:
+    """Return the entry of a note without calls that are counted."""
+    return _noted.get(note) or _noted.keep(note, LogEntry(None, None, note))
 
 
-_noted: Bounded[Note, int] = Bounded(ENTRIES)
-
-
-def number_of_note(note: Note) -> int:
-    """Return the number of a note without calls that are counted."""
-    number = _noted.get(note)
-    return number or _noted.keep(note, number_for(LogEntry(None, None, note)))
+def note_of(number: int) -> Note | None:
+    """Return the note of the entry with a number; ``None`` if there is none."""
+    entry = _entries.get(number)
+    return _notes.get(number) if entry is None else entry.note
 
 
 def count_calls() -> None:
@@ -68,9 +76,9 @@ def count_calls() -> None:
 
 
 def _count(player: native.Player) -> None:
-    calls = [entries[number] for number in _taken[: player.dm_take(_taken)]]
-    for reference, group in itertools.groupby(calls, _counter_of):
-        counter = None if reference is None else reference()
+    # The entries that no mode has are of modes that are gone.
+    entries = filter(None, map(_entries.get, _taken[: player.dm_take(_taken)]))
+    for counter, group in itertools.groupby(entries, _counter_of):
         if counter is not None:
             counter.count_in_order([entry.calls for entry in group if entry.calls is not None])
 
@@ -87,12 +95,12 @@ class NativeMemory:
 
     def note(self, number: int, note: Note) -> bool:
         """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, number_of_note(note)))
+        return bool(self.player.dm_note(number, entry_of_note(note).number))
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""
-        entry = entries.get(self.player.dm_noted())
-        return [] if entry is None else [entry.note]
+        note = note_of(self.player.dm_noted())
+        return [] if note is None else [note]
 
     def follow_marks(self) -> None:
         """Let Python make all calls while an allow region is open, or a thread repeats calls."""

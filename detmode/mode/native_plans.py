@@ -6,7 +6,6 @@ import ctypes
 import functools
 import itertools
 import sys
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from detmode.cuda.recording import recording
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
-from detmode.mode.native_log import ENTRIES, LogEntry, entries, number_for, number_of_note, numbers
+from detmode.mode.native_log import ENTRIES, LogEntry, entry_of_note, note_of, numbers
 from detmode.mode.native_ops import funcs, has_all_in_key, is_played, op_for_modes
 from detmode.mode.plans import is_captured, is_launcher, refuse, written_by
 from detmode.mode.row_counter import ModuleCalls
@@ -42,6 +41,36 @@ _PLANS = 1 << 13
 """The most plans that the player is taught; then it forgets everything, and learns again."""
 
 
+class _Table:
+    """What the player is taught until it forgets everything.
+
+    Attributes:
+        number: no other table has it.
+        address: of the player's part, which lives as long as this, and as any thread that uses it.
+        rows: the numbers of rows with decisions.
+        entries: those that are only noted.
+        left: what may yet be taught.
+    """
+
+    def __init__(self, player: native.Player) -> None:
+        self.number = next(numbers)
+        self.rows: dict[tuple[Any, ...], int] = {}
+        self.entries: set[LogEntry] = set()
+        self.left = {"plans": _PLANS, "entries": ENTRIES}
+        self._steps: list[Any] = []
+        self._owner = player.dm_table(self.number, self._steps)
+        self.address: int = player.dm_table_of(self._owner)
+
+    def row_of(self, *decided: Any) -> int:
+        """Return the number of a row with a decision."""
+        return self.rows.setdefault(decided, len(self.rows))
+
+    def keep_step(self, function: Callable[..., Any]) -> int:
+        """Return the address of a function, which lives as long as the plans."""
+        self._steps.append(function)
+        return id(function)
+
+
 class Taught:
     """The knowledge of the player for one mode.
 
@@ -56,41 +85,40 @@ class Taught:
         self._paths.on_rename = self.forget
         self._is_active = False
         self._shares: dict[int, int] = {}
-        self._counts_in = weakref.ref(mode.counter)
-        self._receivers: list[Level] = []
+        self._receivers: dict[int, Level] = {}
+        # As many as the counter has: calls that are yet to be counted may be of any.
+        self._entries: dict[tuple[ModuleCalls, Note], LogEntry] = {}
         self._begin()
 
     def _begin(self) -> None:
-        self._number = next(numbers)
-        self._owner = self._player.dm_table(self._number)
-        self._table: int = self._player.dm_table_of(self._owner)
-        self._rows: dict[tuple[Any, ...], int] = {}
-        self._known: dict[tuple[Any, ...], int] = {}
-        for number, share in self._shares.items():
-            self._player.dm_share(self._table, number, share)
-        for level in self._receivers:
-            self._player.dm_level(id(level), self._table)
-        self._left = {"plans": _PLANS, "steps": host_steps.MOST, "entries": ENTRIES}
+        table = self._table = _Table(self._player)
+        for number, share in list(self._shares.items()):
+            self._player.dm_share(table.address, number, share)
+        for address in list(self._receivers):
+            self._player.dm_level(address, table.address)
 
     def activate(self, is_active: bool) -> None:
         """Have the player act for the mode, or leave all calls to Python."""
         self._is_active = is_active
-        self._player.dm_activate(self._table if is_active else None)
+        table = self._table
+        self._player.dm_activate(table.address if is_active else None)
 
     def follow(self, level: Level, is_receiver: bool) -> None:
         """Share in the calls that PyTorch passes to a level, or leave them to it."""
+        table = self._table
         if is_receiver:
-            self._receivers.append(level)
-        elif level in self._receivers:
-            self._receivers.remove(level)
-        self._player.dm_level(id(level), self._table if is_receiver else None)
+            self._receivers[id(level)] = level
+        else:
+            self._receivers.pop(id(level), None)
+        self._player.dm_level(id(level), table.address if is_receiver else None)
 
     def share(self, func: torch._ops.OpOverload, share: int) -> None:
         """Share in the calls of an overload."""
         number = op_for_modes(self._player, func) if share else -1
         if number >= 0:
             self._shares[number] = share
-            self._player.dm_share(self._table, number, share)
+            table = self._table
+            self._player.dm_share(table.address, number, share)
 
     def forget(self) -> None:
         """Have the player forget everything, because there is too much or it no longer holds."""
@@ -100,38 +128,40 @@ class Taught:
 
     def is_wanted(self, func: torch._ops.OpOverload) -> int:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
-        wanted = self._wanted_of(func)
+        wanted = self._wanted_of(func, self._table)
         # The kernel may be there for a block with another table.
         return wanted if wanted and has_all_in_key(self._rules, func) else 0
 
-    def _wanted_of(self, func: torch._ops.OpOverload) -> int:
-        pending: int = self._player.dm_pending(self._number)
+    def _wanted_of(self, func: torch._ops.OpOverload, table: _Table) -> int:
+        pending: int = self._player.dm_pending(table.number)
         return pending & 3 if pending and funcs.get(pending >> 2) is func else 0
 
     def perform(
         self, call: Handled, decision: Decision, run: Callable[[], Any], wanted: int
     ) -> Any:
         """Make a call by its launcher, or by ATen, and teach the player what is wanted."""
-        row = self._rows.setdefault((call.row, decision), len(self._rows))
+        # Another thread may have the player forget it meanwhile.
+        table = self._table
+        row = table.row_of(call.row, decision)
         if decision.action == "native":
             result = run()
             if wanted == 2:
-                self._add_words(_STRICT if call.reads_warn_only else _NATIVE, row)
+                self._add_words(table, _STRICT if call.reads_warn_only else _NATIVE, row)
         elif wanted >= 2 and not _is_recorded(call):
             result = run()
-            self._add_words(_NEVER, row)
+            self._add_words(table, _NEVER, row)
         elif wanted >= 2 and not is_captured(call.tensors):
             with recording(call.tensors, written_by(call)) as recorder:
                 result = run()
             plan = recorder.plan(result, may_look=True)
             if plan is not None and plan.looks and wanted == 2:
-                self._add_words([_BY_VALUES, *itertools.chain(*plan.looks)], row)
+                self._add_words(table, [_BY_VALUES, *itertools.chain(*plan.looks)], row)
             else:
-                self._add_plan(call, plan, recorder.problem, row)
+                self._add_plan(table, call, plan, recorder.problem, row)
         else:
             result = run()
-        self._add_entry(call, self._counter.calls_of(call, decision), row)
-        self._forget_if_full()
+        self._add_entry(table, call, self._counter.calls_of(call, decision), row)
+        self._forget_if_full(table)
         return result
 
     def learn_passed(self, call: Handled) -> None:
@@ -139,66 +169,75 @@ class Taught:
         wanted = self.is_wanted(call.func)
         if not wanted:
             return
-        row = self._rows.setdefault((call.row, None), len(self._rows))
+        table = self._table
+        row = table.row_of(call.row, None)
         if wanted == 2:
-            self._add_words(_PASSED, row)
+            self._add_words(table, _PASSED, row)
         if call.site is not None:
-            self._add_entry(call, None, row)
-        self._forget_if_full()
+            self._add_entry(table, call, None, row)
+        self._forget_if_full(table)
 
     def learn_place(self, call: Located) -> None:
         """Teach the player the place of a call that is noted for its backward."""
-        if call.site is not None and self._wanted_of(call.func):
-            self._add_entry(call, None, 0)
-            self._forget_if_full()
+        table = self._table
+        if call.site is not None and self._wanted_of(call.func, table):
+            self._add_entry(table, call, None, 0)
+            self._forget_if_full(table)
 
-    def _forget_if_full(self) -> None:
-        if min(self._left.values()) <= 0:
+    def _forget_if_full(self, table: _Table) -> None:
+        if table is self._table and min(table.left.values()) <= 0:
             self.forget()
 
-    def _add_plan(self, call: Handled, plan: Plan | None, problem: str | None, row: int) -> None:
+    def _add_plan(
+        self, table: _Table, call: Handled, plan: Plan | None, problem: str | None, row: int
+    ) -> None:
         words = None
         if not is_played(call.func):
             problem = "it writes to what it is given"
         elif plan is not None and plan.device == call.launches_on:
-            words = plan.words(functools.partial(self._number_of, call, plan))
+            words = plan.words(functools.partial(self._number_of, table, call, plan))
         if words is None:
             refuse(call, problem or "it calls an operator that allocates")
-        self._add_words(words or _NEVER, row)
+        self._add_words(table, words or _NEVER, row)
 
-    def _add_words(self, words: list[int], row: int) -> None:
-        self._left["plans"] -= 1
+    def _add_words(self, table: _Table, words: list[int], row: int) -> None:
+        table.left["plans"] -= 1
         packed = (ctypes.c_int64 * len(words))(*words)
-        self._player.dm_add_plan(self._table, row, packed, len(words))
+        self._player.dm_add_plan(table.address, row, packed, len(words))
 
-    def _number_of(self, call: Handled, plan: Plan, step: Launch | Check) -> int:
+    def _number_of(self, table: _Table, call: Handled, plan: Plan, step: Launch | Check) -> int:
         """Return a number for what the player launches, or leaves to Python on the CPU."""
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
             index = call.tensors[0].get_device()
             return device.loaded(step.source, step.entry, index).function
-        self._left["steps"] -= 1
-        return host_steps.number_for(step, plan)
+        return table.keep_step(host_steps.function_of(step, plan))
 
-    def _add_entry(self, call: Handled | Located, calls: ModuleCalls | None, row: int) -> None:
+    def _add_entry(
+        self, table: _Table, call: Handled | Located, calls: ModuleCalls | None, row: int
+    ) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
-        self._player.dm_join(self._number, calls is not None)
+        self._player.dm_join(table.number, calls is not None)
         is_logged = calls is not None and self._counter.logs(calls)
         if is_logged or not self._is_noted_as(call):
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
         note = Note(call.site, call.names, ())
-        number = self._known.get((calls, note)) if calls is not None else number_of_note(note)
-        if number is None:
-            number = number_for(LogEntry(self._counts_in, calls, note))
-            self._known[calls, note] = number
-        self._left["entries"] -= self._player.dm_add_entry(self._table, row, number)
+        if calls is None:
+            entry = entry_of_note(note)
+            table.entries.add(entry)
+        elif (calls, note) in self._entries:
+            entry = self._entries[calls, note]
+        else:
+            entry = self._entries[calls, note] = LogEntry(self._counter, calls, note)
+        added = self._player.dm_add_entry(table.address, row, entry.number)
+        table.left["entries"] -= added
 
     def _is_noted_as(self, call: Handled | Located) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""
-        noted = entries.get(self._player.dm_noted())
-        return noted is None or bool(call.notes and call.notes[0].site == noted.note.site)
+        noted = note_of(self._player.dm_noted())
+        return noted is None or bool(call.notes and call.notes[0].site == noted.site)
 
 
 def _is_recorded(call: Handled) -> bool:

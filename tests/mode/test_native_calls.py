@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from detmode import DeterminismWarning, DeterministicMode, Refuse, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames, native_plans, overload_info
+from detmode.mode import native_calls, native_frames, native_log, native_plans, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -1251,9 +1251,36 @@ def test_ever_new_shapes(replays, monkeypatch):
     assert [row.count for row in mode.records] == [4 * shapes]
 
 
+def test_a_mode_that_is_entered_after_many_others(replays, monkeypatch):
+    """It goes on with what it has learned, and the others leave nothing behind."""
+    arguments = data()
+
+    def use(mode):
+        with mode:
+            again(lambda: added(*arguments))
+
+    def made():
+        return DeterministicMode(simulate="cuda", intercept=chosen.intercept)
+
+    first = made()
+    use(first)
+    gc.collect()
+    monkeypatch.setattr(native_log._notes, "_most", 8)  # of what may be forgotten
+    before = len(native_log._entries), replays()
+    for _ in range(20):
+        use(made())
+    gc.collect()
+    assert len(native_log._entries) == before[0]
+    of_others = replays()
+    assert of_others >= before[1] + 20
+    use(first)
+    assert [row.count for row in first.records] == [8]
+    assert replays() == of_others + 3  # Python sees the first one, in a block of another table
+
+
 def mode_knows(mode):
     """The number of plans that the player has for a mode."""
-    return native_plans._PLANS - mode.taught._left["plans"]
+    return native_plans._PLANS - mode.taught._table.left["plans"]
 
 
 def growth(function, times):

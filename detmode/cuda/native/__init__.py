@@ -260,7 +260,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "prepare": (None, [ctypes.c_int] * 2),
     "register": (None, [ctypes.c_int]),
     "unregister": (None, [ctypes.c_int]),
-    "table": (ctypes.py_object, [ctypes.c_uint64]),
+    "table": (ctypes.py_object, [ctypes.c_uint64, ctypes.py_object]),
     "table_of": (ctypes.c_void_p, [ctypes.py_object]),
     "activate": (None, [ctypes.c_void_p]),
     "marks": (None, [ctypes.c_int] * 2),

@@ -46,6 +46,7 @@ struct Plan {
 };
 struct Table {  // of a block
   uint64_t number;
+  PyObject* steps;  // a list of what its plans have Python call
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
@@ -356,11 +357,15 @@ static void retire(PyObject* owner) {
     if (level.table == table) level.table = nullptr;
   retired.push_back(table);
   if (lookers.load()) return;  // it will be freed with the next
-  for (Table* unused : retired) delete unused;
-  retired.clear();
+  for (Table* unused : std::exchange(retired, {})) {
+    Py_DECREF(unused->steps);
+    delete unused;
+  }
 }
 // A new table's owner.
-PyObject* dm_table(uint64_t number) { return PyCapsule_New(new Table{number}, nullptr, retire); }
+PyObject* dm_table(uint64_t number, PyObject* steps) {
+  return PyCapsule_New(new Table{number, Py_NewRef(steps)}, nullptr, retire);
+}
 Table* dm_table_of(PyObject* owner) {
   return static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
 }

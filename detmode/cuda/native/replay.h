@@ -83,7 +83,7 @@ struct Replay {
     if (kind == COPY) return copy();
     if (kind == LAUNCH) return launch();
     if (kind == STRIDED_COPY) return copy_views();
-    if (kind == HOST) return call_host(*s_++);
+    if (kind == HOST) return call_host(reinterpret_cast<PyObject*>(*s_++));
     TORCH_CHECK(false, "a plan has no step ", kind);
   }
   void allocate() {  // as compiled code does: nothing is filled
@@ -141,14 +141,14 @@ struct Replay {
                                        head[4], head[5], head[6], head[7], stream_, parameters,
                                        nullptr));
   }
-  // Calls Python with the number of a step and the slots: the host runner is there.
-  void call_host(Word number) {
+  // Calls Python with a step, which the table keeps, and the slots: the host runner is there.
+  void call_host(PyObject* step) {
     if (host_step == Py_None) return;  // in benchmarks
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     pybind11::gil_scoped_acquire gil;
     pybind11::tuple slots(n_);
     for (int i = 0; i < n_; i++) PyTuple_SET_ITEM(slots.ptr(), i, THPVariable_Wrap(tensors_[i]));
-    PyObject* result = PyObject_CallFunction(host_step, "LO", (long long)number, slots.ptr());
+    PyObject* result = PyObject_CallFunctionObjArgs(host_step, step, slots.ptr(), nullptr);
     if (result) return Py_DECREF(result);
     python_error error;  // what it raised, or an interrupt
     error.persist();
