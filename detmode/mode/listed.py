@@ -78,12 +78,16 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def _above_modes() -> DispatchKeySet:
-    """Return the keys that are excluded in a dispatch mode; it resolves views itself."""
+    """Return the keys that are excluded in a dispatch mode; it resolves views itself.
+
+    A mode that is entered there receives calls by `Python`. In PyTorch 2.9 that fails where
+    `PythonTLSSnapshot` has not been passed.
+    """
     above = torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(
         DispatchKey.Python
     )
-    for key in (DispatchKey.Python, DispatchKey.Conjugate, DispatchKey.Negative):
-        above = above.remove(key)
+    for key in ("Python", "PythonTLSSnapshot", "Conjugate", "Negative"):
+        above = above.remove(getattr(DispatchKey, key))
     return above
 
 

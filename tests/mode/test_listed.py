@@ -9,6 +9,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode import (
     DeterministicMode,
@@ -318,6 +319,27 @@ def test_inside_a_substitute_originals_run(table, made):
     with made(rules=rules) as mode:
         assert index_add().tolist() == [1, 0, 0]
     assert actions(mode) == [INDEX_ADD]
+
+
+def test_a_mode_inside_a_substitute(made):
+    """It receives calls as anywhere: PyTorch 2.9 fails where the first key is excluded."""
+    calls = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            calls.append(func)
+            return func(*args, **kwargs or {})
+
+    def substitute(self, dim, index, source, *, alpha):
+        excluded = torch._C._dispatch_tls_local_exclude_set()
+        assert not excluded.has(torch._C.DispatchKey.PythonTLSSnapshot)
+        with Seen():
+            return self.clone()
+
+    rules = RuleTable([rule("aten::index_add", Substitute(substitute, launches=False))])
+    with made(rules=rules):
+        assert index_add().tolist() == [0, 0, 0]
+    assert calls == [torch.ops.aten.clone.default]
 
 
 def test_what_an_unlisted_operator_calls_is_intercepted(made):

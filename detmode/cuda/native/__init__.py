@@ -87,10 +87,6 @@ def problem() -> str | None:
     """Return why the player cannot run here, whatever compiler there is; None if it may."""
     if sys.platform != "linux":
         return f"it runs on Linux, and this is {platform.system()}"
-    is_known = SUPPORTED[0] <= parse_version(torch.__version__) <= SUPPORTED[1]
-    if not is_known or not hasattr(torch.library, "get_kernel"):
-        newest = "{}.{}".format(*SUPPORTED[1])
-        return f"it is for PyTorch 2.9 to {newest}, and this is {torch.__version__}"
     has_lock = not sysconfig.get_config_var("Py_GIL_DISABLED")
     is_known = _PYTHON[0] <= sys.version_info[:2] <= _PYTHON[1] and has_lock
     if platform.python_implementation() != "CPython" or not is_known:
@@ -98,6 +94,10 @@ def problem() -> str | None:
         known = "{}.{} to {}.{}".format(*_PYTHON[0], *_PYTHON[1])
         here += "" if has_lock else " without the GIL"
         return f"it reads the frames of CPython {known} with the GIL, and this is {here}"
+    is_known = SUPPORTED[0] <= parse_version(torch.__version__) <= SUPPORTED[1]
+    if not is_known or not hasattr(torch.library, "get_kernel"):
+        newest = "{}.{}".format(*SUPPORTED[1])
+        return f"it is for PyTorch 2.9 to {newest}, and this is {torch.__version__}"
     return None
 
 
