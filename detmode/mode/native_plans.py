@@ -15,13 +15,12 @@ import torch
 from detmode.cuda import device, native
 from detmode.cuda.native import host_steps
 from detmode.cuda.plan import Check, Launch, Plan
-from detmode.cuda.recorder import recording
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.native_log import ENTRIES, LogEntry, entries, number_for, number_of_note, numbers
 from detmode.mode.native_ops import funcs, has_all_in_key, is_played, op_for_modes
-from detmode.mode.plans import is_captured, refuse, written_by
+from detmode.mode.plans import is_captured, recording_of, refuse
 from detmode.mode.row_counter import ModuleCalls
 from detmode.table.call_site import Note
 
@@ -120,7 +119,7 @@ class Taught:
             result = run()
             self._add_words(_NEVER, row)
         elif wanted >= 2 and not is_captured(call.tensors):
-            with recording(call.tensors, written_by(call)) as recorder:
+            with recording_of(call) as recorder:
                 result = run()
             plan = recorder.plan(result, may_look=True)
             if plan is not None and plan.looks and wanted == 2:
