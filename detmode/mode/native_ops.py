@@ -16,7 +16,10 @@ from detmode.table.variants import variant_of
 if TYPE_CHECKING:
     from detmode.mode.listed_operators import Place
 
-_KEYS, _ABOVE = ("CPU", "CUDA"), ("AutogradCPU", "AutogradCUDA")
+_KEYS = tuple(
+    layout + device for device in ("CPU", "CUDA") for layout in ("", "Sparse", "SparseCsr")
+)
+_ABOVE = ("AutogradCPU", "AutogradCUDA")
 """The keys at which the player makes calls, and those at which it notes them."""
 _ops: dict[str, int] = {}
 """The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""

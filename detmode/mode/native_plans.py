@@ -14,7 +14,7 @@ import torch
 
 from detmode.cuda import device, native
 from detmode.cuda.native import host_steps
-from detmode.cuda.plan import Check, Launch, Plan
+from detmode.cuda.plan import AtenCall, Check, Launch, Plan
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
@@ -161,7 +161,10 @@ class Taught:
         elif plan is not None and plan.device == call.launches_on:
             words = plan.words(functools.partial(self._number_of, call, plan))
         if words is None:
-            refuse(call, problem or "it calls an operator that allocates")
+            refuse(
+                call,
+                problem or "it calls an operator that allocates, or that takes more than numbers",
+            )
         self._add_words(words or _NEVER, row)
 
     def _add_words(self, words: list[int], row: int) -> None:
@@ -169,8 +172,10 @@ class Taught:
         packed = (ctypes.c_int64 * len(words))(*words)
         self._player.dm_add_plan(self._table, row, packed, len(words))
 
-    def _number_of(self, call: Handled, plan: Plan, step: Launch | Check) -> int:
-        """Return a number for what the player launches, or leaves to Python on the CPU."""
+    def _number_of(self, call: Handled, plan: Plan, step: Launch | Check | AtenCall) -> int:
+        """Return a number for what the player launches or calls, or leaves to Python on the CPU."""
+        if isinstance(step, AtenCall):
+            return op_for_modes(self._player, step.func)
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
             index = call.tensors[0].get_device()

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -40,6 +41,7 @@ from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs, selection
 from tests.shared.compiled_functions import FUNCTIONS
 from tests.shared.programs import Seen, in_another_thread, rule
+from tests.shared.sparse_matrices import sparse_matrices
 
 pytestmark = [
     needs.compiler,
@@ -433,6 +435,57 @@ def test_a_negative_bin(replays, monkeypatch):
     ((text, expected), in_python), ((own_text, bits), by_player) = both(monkeypatch, program)
     assert (own_text, bits.tolist()) == (text, expected.tolist())
     assert by_player == in_python
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_matrices_are_told_apart(replays, in_python, monkeypatch):
+    """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
+    matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)
+
+    def products(factor):
+        """All from one line, with sums of products, and their backward."""
+        results = []
+        for matrix in matrices.values():
+            weight = dense.to(matrix.dtype).mul(factor).requires_grad_()
+            result = torch.sparse.addmm(weight[:, :1] + 1, matrix, weight, beta=0.5, alpha=2)
+            result.sum().backward()
+            results += [result.detach(), weight.grad, matrix @ weight.detach()]
+        return results
+
+    def program():
+        results = []
+        for factor in (1, 2, 4, 3, 5, 7):
+            numbers.append(in_python(lambda factor=factor: results.extend(products(factor))))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program)
+    assert same_bits([x.detach() for x in bits], [x.detach() for x in expected])
+    assert by_player == by_python
+    assert replays() >= 2 * len(matrices)
+    assert numbers[-1] == 0
+
+
+def test_operators_that_a_plan_calls(replays, in_python, monkeypatch):
+    """An indexed sum over several dimensions numbers its elements by an operator of ATen's."""
+    index = torch.tensor([[[0, 2], [1, 1]], [[1, 0], [2, 2]]])
+
+    def program():
+        results = []
+
+        def add(source):
+            results.append(torch.ones(2, 3, 2).scatter_add(1, index, source))
+
+        for i in range(6):
+            source = torch.arange(8.0).view(2, 2, 2) + i
+            numbers.append(in_python(partial(add, source)))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert numbers[-1] == 0
 
 
 def noting(model, x):

@@ -56,8 +56,6 @@ struct Table {  // of a block
   }
 };
 
-// Never destroyed: daemon threads may go on while the process ends.
-std::deque<Op>& ops = *new std::deque<Op>;
 // The calls in their order, for Python to count: the numbers of their entries.
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
@@ -76,10 +74,7 @@ struct Pending {
 };
 thread_local Pending pending;
 thread_local int in_python = 0;  // calls that were handed over and have not returned
-// Calls of ATen's kernels that need PyTorch's flag. Others that need it off hold them up, and wait.
-std::atomic<int> n_native{0};
-std::vector<int*> n_holds;  // Python's, of each setting
-thread_local int in_native = 0;
+std::vector<int*> n_holds;       // Python's, of each setting
 // The tables for which Python has counted a call of this thread, and has met one of its forwards.
 thread_local uint64_t joined = 0, met = 0;
 
@@ -142,8 +137,7 @@ struct Maker : c10::OperatorKernel {
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
   bool call_native(const Key& key, uint32_t entry, Word way, c10::DispatchKeySet set,
                    Stack* stack) {
-    in_native++, n_native++;
-    const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
+    const Native native;
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
         !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
@@ -202,20 +196,8 @@ struct Kernel final : Maker {
   }
 };
 
-// The state in which a dispatch mode makes the calls that it receives: it is off, and the keys
-// above `Python` are excluded, except those that resolve views (as resolve_views of
-// process/dispatch.py).
-struct BelowMode {
-  static c10::impl::LocalDispatchKeySet keys() {
-    using Set = c10::DispatchKeySet;
-    static const Set above = Set(Set::FULL) - Set(Set::FULL_AFTER, c10::DispatchKey::Python) -
-                             Set(c10::DispatchKey::Python);
-    static const Set views({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-    auto keys = c10::impl::tls_local_dispatch_key_set();
-    keys.excluded_ = (keys.excluded_ | above) - views;
-    return keys;
-  }
-  c10::impl::ForceDispatchKeyGuard guard{keys()};
+// The state in which a dispatch mode makes the calls that it receives: it is off as well.
+struct InMode : BelowMode {
   torch::torch_dispatch_mode::StashTorchDispatchModeGuard off;
 };
 
@@ -239,7 +221,7 @@ struct ModeKernel final : Maker {
     if (!level) return op.below->callBoxed(op.handle, set, stack);
     const Share share = share_of(*level);
     if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
-      const BelowMode below;
+      const InMode inside;
       return op.handle.callBoxed(stack);
     }
     Pending next;
@@ -279,7 +261,7 @@ struct ModeKernel final : Maker {
   }
   bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 1) return false;
-    const BelowMode below;
+    const InMode inside;
     return act(level.table, set, stack, next);
   }
 };

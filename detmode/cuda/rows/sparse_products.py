@@ -122,7 +122,8 @@ def _entries(sparse: Tensor, *, is_turned: bool) -> _Entries:
             ends, others = sparse.crow_indices(), sparse.col_indices()
         else:
             ends, others = sparse.ccol_indices(), sparse.row_indices()
-        compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others)
+        places = new_empty(sparse, (2, sparse._nnz()), torch.int64)
+        compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others, out=places)
         values, by_row = sparse.values(), (sparse.layout is torch.sparse_csr) is not is_turned
         rows, columns = (compressed, plain) if by_row else (plain, compressed)
     return _Entries(rows, columns, in_memory(values), by_row)
