@@ -7,8 +7,8 @@ arguments are met again, or that ATen makes the call; and the row in which calls
 counted. What the player has made it writes to a log, from
 which Python counts before it counts a call itself, and before a report.
 
-The player acts while one block is open, which lists, and no allow region, and no override names a
-forward: what the decision on a call then depends on is in its key. All else is Python's.
+The player acts while one mode decides in all threads, and no allow region is open, and no override
+names a forward: what the decision on a call then depends on is in its key. All else is Python's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import copy
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +95,9 @@ class NativeLevel(Level):
                 undo.append(functools.partial(self.player.dm_unregister, number))
                 self.player.dm_register(number)
 
-    def act_alone(self, is_alone: bool) -> None:
-        """Have the player act for this block while it is the one that is open."""
-        self.taught.activate(is_alone)
+    def decide_everywhere(self, decides: bool) -> None:
+        """Have the player act for this block while its mode decides in all threads."""
+        self.taught.activate(decides, is_here=self.thread == threading.get_ident())
 
     def end_block(self) -> None:
         """End what the player does for the block, and count what it has done."""

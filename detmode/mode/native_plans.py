@@ -59,7 +59,7 @@ class Taught:
         self._begin()
 
     def _begin(self) -> None:
-        self._number = next(numbers)
+        self._number = self._turn = next(numbers)
         self._owner = self._player.dm_table(self._number)
         self._table: int = self._player.dm_table_of(self._owner)
         self._rows: dict[tuple[Any, ...], int] = {}
@@ -70,9 +70,20 @@ class Taught:
             self._player.dm_level(id(level), self._table)
         self._left = {"plans": _PLANS, "steps": host_steps.MOST, "entries": ENTRIES}
 
-    def activate(self, is_active: bool) -> None:
-        """Have the player act for the mode, or leave all calls to Python."""
+    def activate(self, is_active: bool, *, is_here: bool = False) -> None:
+        """Have the player act for the mode, or leave all calls to Python.
+
+        Each time Python makes the first call of a thread, whose number it notes anew.
+
+        Args:
+            is_active: whether it acts.
+            is_here: whether the current thread's block is the one for which it does, so that its
+                calls are the mode's own.
+        """
         self._is_active = is_active
+        if is_active:
+            self._turn = next(numbers)
+            self._player.dm_turn(self._table, self._turn, is_here)
         self._player.dm_activate(self._table if is_active else None)
 
     def follow(self, level: Level, is_receiver: bool) -> None:
@@ -186,7 +197,7 @@ class Taught:
     def _add_entry(self, call: Handled | Located, calls: ModuleCalls | None, row: int) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
-        self._player.dm_join(self._number, calls is not None)
+        self._player.dm_join(self._turn, calls is not None)
         is_logged = calls is not None and self._counter.logs(calls)
         if is_logged or not self._is_noted_as(call):
             return

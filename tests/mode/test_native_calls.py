@@ -914,19 +914,94 @@ def test_a_region_of_another_thread(replays, monkeypatch):
     assert sum(row.count for row in mode.records if row.action == "allow") == 4
 
 
-def test_nested_blocks(replays, monkeypatch):
-    """The innermost block decides, and the outer one goes on with the player."""
-    arguments = data()
-    with way(monkeypatch, 1) as outer:
-        again(lambda: added(*arguments))
-        before = replays()
-        with way(monkeypatch, 1) as inner:
-            again(lambda: added(*arguments))
-        assert replays() == before > 0
-        again(lambda: added(*arguments))
-        assert replays() > before
-    assert sum(row.count for row in outer.records) == 8
-    assert [row.count for row in inner.records] == [4]
+def nested(mode, inner, replays):
+    """Calls in a block, in an inner one, and behind that: the replays of each."""
+    numbers = []
+    with mode:
+        for block in (nullcontext(), inner, nullcontext()):
+            before = replays()
+            with block:
+                again(lambda: added(*data()))
+                in_another_thread(lambda: again(lambda: added(*data())))
+            numbers.append(replays() - before)
+    return numbers
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_nested_blocks(is_same, replays, monkeypatch):
+    """The innermost block decides, in the player too if it lists, and the outer one goes on."""
+    reports = []
+    for number in (0, 1):
+        monkeypatch.setenv(native.VARIABLE, str(number))
+        outer, inner = (
+            DeterministicMode(simulate="cuda", intercept=chosen.intercept) for _ in range(2)
+        )
+        replayed = nested(outer, outer if is_same else inner, replays)
+        counts = [sum(row.count for row in mode.records) for mode in (outer, inner)]
+        heads = [mode.report().head.get("not_seen") for mode in (outer, inner)]
+        reports.append((rows(outer), rows(inner), counts, heads))
+    assert reports[0] == reports[1]
+    threads = 2 if chosen.intercept == "listed" else 1  # a mode does not act in another one
+    expected = [12, 0] if is_same else [8, 4]
+    assert reports[1][2] == [threads * count for count in expected]
+    assert replayed[0] > 0
+    assert replayed[2] > 0
+    assert (replayed[1] > 0) is (chosen.intercept == "listed")
+
+
+def works(modes, replays, calls=6):
+    """Threads that have blocks of their own at a time, before and behind it, and one without."""
+    barrier, numbers, errors = threading.Barrier(3), [], []
+
+    def work(block):
+        try:
+            again(lambda: added(*data()), calls)
+            barrier.wait(60)
+            with block:
+                barrier.wait(60)
+                before = replays()
+                again(lambda: added(*data()), calls)
+                barrier.wait(60)
+                numbers.append(replays() - before)
+                barrier.wait(60)
+            barrier.wait(60)
+            again(lambda: added(*data()), calls)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    blocks = (*modes, nullcontext())
+    threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    return numbers
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+@only_listed
+def test_blocks_of_several_threads(is_same, replays, monkeypatch):
+    """The player acts for those of one mode, and tells the calls that are not the blocks' own."""
+    reports = []
+    for number in (0, 1):
+        monkeypatch.setenv(native.VARIABLE, str(number))
+        modes = [DeterministicMode(simulate="cuda", intercept="listed") for _ in range(2)]
+        if is_same:
+            modes[1] = modes[0]
+        with modes[0]:
+            replayed = works(modes, replays)
+        counts = [sum(row.count for row in mode.records) for mode in modes]
+        heads = [mode.report().head.get("not_seen") for mode in modes]
+        reports.append((*map(rows, modes), counts, heads))
+    if is_same:
+        assert reports[0] == reports[1]
+        assert reports[1][2] == [54, 54]
+        assert all(count > 0 for count in replayed)
+    else:
+        assert sum(reports[1][2]) == 54
+        assert replayed == [0, 0, 0]
 
 
 @pytest.mark.parametrize("is_outside", [False, True])

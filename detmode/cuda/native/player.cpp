@@ -46,6 +46,7 @@ struct Plan {
 };
 struct Table {  // of a block
   uint64_t number;
+  std::atomic<uint64_t> turn;  // of acting for blocks: threads join each
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
@@ -75,7 +76,7 @@ struct Pending {
 thread_local Pending pending;
 thread_local int in_python = 0;  // calls that were handed over and have not returned
 std::vector<int*> n_holds;       // Python's, of each setting
-// The tables for which Python has counted a call of this thread, and has met one of its forwards.
+// The turns in which Python has counted a call of this thread, and has met one of its forwards.
 thread_local uint64_t joined = 0, met = 0;
 
 uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
@@ -109,7 +110,7 @@ struct Maker : c10::OperatorKernel {
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
-    if (!entry || (is_passed ? met : joined) != table->number) {
+    if (!entry || (is_passed ? met : joined) != table->turn) {
       // At the second sight: what is met once leaves nothing behind, and costs Python nothing.
       const bool is_new = !plan;
       if (is_new && table->seen[key.hash % SEEN].exchange(key.hash) != key.hash) return false;
@@ -342,11 +343,19 @@ static void retire(PyObject* owner) {
   retired.clear();
 }
 // A new table's owner.
-PyObject* dm_table(uint64_t number) { return PyCapsule_New(new Table{number}, nullptr, retire); }
+PyObject* dm_table(uint64_t number) {
+  return PyCapsule_New(new Table{number, number}, nullptr, retire);
+}
 Table* dm_table_of(PyObject* owner) {
   return static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
 }
 void dm_activate(Table* table) { active = table; }
+// Begins a table's turn, which the thread joins, if its block is meant, as it has the last.
+void dm_turn(Table* table, uint64_t turn, int is_here) {
+  const uint64_t last = table->turn.exchange(turn);
+  if (is_here && joined == last) joined = turn;
+  if (is_here && met == last) met = turn;
+}
 void dm_marks(int regions, int repetitions) {
   n_marks = regions + repetitions;
   if (regions) had_regions = true;
@@ -371,9 +380,9 @@ void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
 
 void dm_know(const void* address, int role) { set_object(address, ++n_objects << 3 | role); }
 void dm_forget(const void* address) { set_object(address, 0); }
-void dm_join(uint64_t table, int is_counted) {
-  if (met != table) met = table, first_number = at::sequence_number::peek();
-  if (is_counted) joined = table;
+void dm_join(uint64_t turn, int is_counted) {
+  if (met != turn) met = turn, first_number = at::sequence_number::peek();
+  if (is_counted) joined = turn;
 }
 
 // What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one
