@@ -29,7 +29,7 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
 from detmode.mode.native_log import NativeMemory, count_calls
-from detmode.mode.native_ops import is_taught, op_at, share_of
+from detmode.mode.native_ops import ops_at, share_of
 from detmode.mode.native_plans import Taught
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import untrace_dispatch
@@ -82,18 +82,14 @@ class NativeLevel(Level):
 
     def register_below(self, places: Iterable[Place]) -> None:
         """Note the kernels that stand at places, which make native calls."""
-        for place in places:
-            number = op_at(self.player, place)
-            if number >= 0:
-                self.player.dm_prepare(number, is_taught(self.mode.table, place.func))
+        for number, is_made in ops_at(self.player, self.mode.table, tuple(places)):
+            self.player.dm_prepare(number, is_made)
 
     def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
         """Put the player's kernels above those at places."""
-        for place in places:
-            number = op_at(self.player, place)
-            if number >= 0:
-                undo.append(functools.partial(self.player.dm_unregister, number))
-                self.player.dm_register(number)
+        for number, _ in ops_at(self.player, self.mode.table, tuple(places)):
+            undo.append(functools.partial(self.player.dm_unregister, number))
+            self.player.dm_register(number)
 
     def decide_everywhere(self, decides: bool) -> None:
         """Have the player act for this block while its mode decides in all threads."""

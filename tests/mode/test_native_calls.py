@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
-from detmode import DeterminismWarning, DeterministicMode, Refuse, allow, default_rules
+from detmode import DeterminismWarning, DeterministicMode, Refuse, RuleTable, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
 from detmode.mode import native_calls, native_frames, native_plans, overload_info
@@ -947,6 +947,20 @@ def test_nested_blocks(is_same, replays, monkeypatch):
     assert replayed[0] > 0
     assert replayed[2] > 0
     assert (replayed[1] > 0) is (chosen.intercept == "listed")
+
+
+@only_listed
+def test_a_mode_for_each_step_looks_nothing_up_at_its_beginning(replays, monkeypatch):
+    """What the player needs to know of operators is known for the table, once a mode was there."""
+    with way(monkeypatch, 1):
+        pass
+    looked_up = []
+    get = RuleTable.get
+    monkeypatch.setattr(RuleTable, "get", lambda *a: (looked_up.append(a[1]), get(*a))[1])
+    with way(monkeypatch, 1):
+        assert looked_up == []
+        added(*data())
+    assert looked_up != []
 
 
 def works(modes, replays, calls=6):
