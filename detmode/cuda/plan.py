@@ -158,7 +158,7 @@ Step: TypeAlias = Empty | Fill | Copy | Launch | Check | AtenCall
 EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, CALL, END = 1, 2, 3, 4, 5, 6, 7, 0
 """The first word of a step."""
 VIEW, INTEGER, FLOAT, LOGICAL, NUMBER = 0, 1, 2, 3, 4
-"""That of an argument of a call; the last stands for a tensor."""
+"""The kind of an argument of a call; the last is a number that stands for a tensor."""
 
 
 class Look(NamedTuple):

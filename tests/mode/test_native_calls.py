@@ -951,7 +951,7 @@ def test_nested_blocks(is_same, replays, monkeypatch):
 
 @only_listed
 def test_a_mode_for_each_step_looks_nothing_up_at_its_beginning(replays, monkeypatch):
-    """What the player needs to know of operators is known for the table, once a mode was there."""
+    """The facts about operators are the table's: the player learns them with its first mode."""
     with way(monkeypatch, 1):
         pass
     looked_up = []
