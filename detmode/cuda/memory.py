@@ -1,15 +1,40 @@
-"""The forms of tensors, and the addresses between which their elements lie."""
+"""The forms of tensors, the dense ones of a sparse one, and where their elements lie."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from detmode.cuda.plan import Form
 
-__all__ = ["form_of", "is_dense", "range_of", "share_memory"]
+__all__ = ["COMPONENTS", "components", "form_of", "is_dense", "range_of", "share_memory"]
+
+_BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
+COMPONENTS = {
+    torch.strided: (),
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: (*_BY_ROW, "values"),
+    torch.sparse_csc: (*_BY_COLUMN, "values"),
+    torch.sparse_bsr: (*_BY_ROW, "values"),
+    torch.sparse_bsc: (*_BY_COLUMN, "values"),
+}
+"""By layout, the methods that return the dense tensors in which a sparse one's elements lie."""
+
+
+def components(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Return strided tensors as they are, and in place of each sparse one its components."""
+    return [
+        component
+        for tensor in tensors
+        for component in (
+            [getattr(tensor, name)() for name in COMPONENTS[tensor.layout]]
+            if tensor.layout is not torch.strided
+            else [tensor]
+        )
+    ]
 
 
 def form_of(tensor: Tensor) -> Form:

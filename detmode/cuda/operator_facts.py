@@ -9,7 +9,12 @@ import torch
 
 __all__ = ["ABOUT_FORMS", "HOST_READ", "OperatorFacts", "operator_facts"]
 
-ABOUT_FORMS = frozenset(("aten::is_set_to", "aten::is_same_size"))
+ABOUT_FORMS = frozenset(
+    (
+        *("aten::is_set_to", "aten::is_same_size", "aten::is_coalesced", "aten::_nnz"),
+        *("aten::sparse_dim", "aten::dense_dim"),
+    )
+)
 """Operators that look at no values."""
 
 HOST_READ = "values are read on the host"

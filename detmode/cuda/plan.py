@@ -10,13 +10,15 @@ flattened and None left out, then those that the plan allocates, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 
 from detmode.cuda.source import Source
+from detmode.process.arguments import signature_of
 
 __all__ = [
     "CONSTANT",
@@ -153,8 +155,10 @@ class AtenCall(NamedTuple):
 
 Step: TypeAlias = Empty | Fill | Copy | Launch | Check | AtenCall
 
-EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, END = 1, 2, 3, 4, 5, 6, 0
+EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, CALL, END = 1, 2, 3, 4, 5, 6, 7, 0
 """The first word of a step."""
+VIEW, INTEGER, FLOAT, LOGICAL, NUMBER = 0, 1, 2, 3, 4
+"""The kind of an argument of a call; the last is a number that stands for a tensor."""
 
 
 class Look(NamedTuple):
@@ -202,15 +206,17 @@ class Plan:
         """The plan as numbers for the player in C++; None if it has a step of Python's.
 
         Args:
-            number: gives a number for a :class:`Launch`, which the player knows it by. On the CPU,
-                where the player hands launches and checks to Python, also for a :class:`Check`.
+            number: gives a number for a :class:`Launch` and for the operator of an
+                :class:`AtenCall`, which the player knows it by. On the CPU, where the player hands
+                launches and checks to Python, also for a :class:`Check`.
         """
         on_host = (Launch, Check) if self.device == "cpu" else ()
-        pythons = AtenCall if on_host else (AtenCall, Check)
         widest = 8 if on_host else 4  # of a memset
         for step in self.steps:
-            if isinstance(step, pythons) or (
-                isinstance(step, Fill) and len(_period(step.pattern)) > widest
+            if (
+                (isinstance(step, Check) and not on_host)
+                or (isinstance(step, AtenCall) and not _can_be_words(step))
+                or (isinstance(step, Fill) and len(_period(step.pattern)) > widest)
             ):
                 return None
         words: list[int] = []
@@ -270,6 +276,36 @@ def _words_of(step: Step, function: Any) -> Iterator[int]:
             for pointer in pointers:
                 yield from (NOWHERE if pointer is None else pointer.place)
             yield from (*words, *offsets)
+        case AtenCall(func):
+            yield from (CALL, function(step))
+            for argument, value in zip(func._schema.arguments, _arguments(step)):
+                if not isinstance(value, View) and str(argument.type) == "Tensor":
+                    yield NUMBER
+                yield from _argument_words(value)
+
+
+def _can_be_words(call: AtenCall) -> bool:
+    """Return whether the player in C++ makes a call: of views and numbers, without new memory."""
+    return (
+        not call.results
+        and call.has_flag
+        and all(
+            value.place != NOWHERE if isinstance(value, View) else type(value) in (bool, int, float)
+            for value in _arguments(call)
+        )
+    )
+
+
+def _arguments(call: AtenCall) -> Iterable[Any]:
+    return signature_of(call.func).bind(call.args, call.kwargs).values()
+
+
+def _argument_words(value: View | float) -> tuple[int, ...]:
+    if isinstance(value, View):
+        return (VIEW, *value.place, *_form_words(value.form))
+    if isinstance(value, int):
+        return LOGICAL if isinstance(value, bool) else INTEGER, value
+    return FLOAT, *struct.unpack("=q", struct.pack("=d", value))
 
 
 def _period(pattern: bytes) -> bytes:

@@ -166,12 +166,17 @@ class Recorder(TorchDispatchMode):
             return self.refuse(f"{func}: {problem}")
         if len(results) < n_results:
             return self.refuse(f"{func}: a result is no tensor")
+        if not makes_views and any(result.layout is not torch.strided for result in results):
+            return self.refuse(f"{func}: a result is sparse")
         if name in ("aten::zero_", "aten::fill_") and self._note_fill(args):
             return None
         if name == "aten::copy_":
             return self._note_copy(args[0], args[1])
-        new = [] if makes_views else [tensor for tensor in results if not self._knows(tensor)]
-        if name in ("aten::clone", "aten::_to_copy") and len(new) == 1:
+        # What autograd would take apart comes whole: `contiguous` makes a view or a copy.
+        is_copy = name in ("aten::clone", "aten::_to_copy", "aten::contiguous")
+        has_new = is_copy or not makes_views
+        new = [tensor for tensor in results if not self._knows(tensor)] if has_new else []
+        if is_copy and len(new) == 1:
             self.allocated(new[0])
             return self._note_copy(new[0], args[0])
         if not new and not writes:
@@ -233,10 +238,10 @@ class Recorder(TorchDispatchMode):
 
     def _place(self, tensor: Tensor) -> Pointer:
         """Return where a tensor begins."""
-        if tensor.numel() == 0:
-            return NOWHERE
-        if tensor.is_conj() or tensor.is_neg() or tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
             self.refuse("a tensor is not strided, or a conjugate or negative view")
+            return NOWHERE
+        if tensor.numel() == 0:
             return NOWHERE
         address, slot = tensor.data_ptr(), self._slot_of(tensor)
         if slot is not None:

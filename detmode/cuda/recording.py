@@ -45,7 +45,8 @@ def recording(
     """Return a block in which what the current thread launches is recorded.
 
     Args:
-        inputs: the call's tensors, in the order of its arguments.
+        inputs: the call's tensors, in the order of its arguments; in place of each sparse one, the
+            dense ones in which its elements lie.
         writes: the positions of those that the call writes to.
 
     Returns:

@@ -6,14 +6,14 @@ See :mod:`detmode.mode.plans`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from detmode.cuda.memory import form_of
+from detmode.cuda.memory import COMPONENTS, components, form_of
 from detmode.mode.handled import Handled
 
 # A version of PyTorch without them would have no plans.
@@ -21,47 +21,63 @@ GUARDS: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 class FormFunctions(dict[int, Callable[[tuple[Any, ...], dict[str, Any]], Any]]):
-    """By the number of positional arguments: what returns the form of a call with so many."""
+    """By the number of positional arguments: what returns the form of a call with so many.
 
-    def __init__(self, func: torch._ops.OpOverload) -> None:
+    Args:
+        func: the overload.
+        takes_sparse: whether it has a substitute for sparse tensors: their layouts and numbers of
+            entries then belong to the form, of which there may be ever new ones.
+    """
+
+    def __init__(self, func: torch._ops.OpOverload, takes_sparse: bool) -> None:
         self._func = func
+        self._sizes = "sizes({})" if takes_sparse else "{}.shape"
 
     def __missing__(self, number: int) -> Callable[..., Any]:
         arguments = self._func._schema.arguments
         parts = [
-            _part_of_form(str(argument.type), f"args[{i}]")
+            self._part(str(argument.type), f"args[{i}]")
             for i, argument in enumerate(arguments[:number])
         ]
         parts += [
-            _part_of_form(str(argument.type), f"kwargs.get({argument.name!r})")
+            self._part(str(argument.type), f"kwargs.get({argument.name!r})")
             for argument in arguments
             if argument.kwarg_only
         ]
-        function = eval(f"lambda args, kwargs: ({number}, {', '.join(parts)})")
+        text = f"lambda args, kwargs: ({number}, {', '.join(parts)})"
+        function = eval(text, {"sizes": _sizes_of})
         self[number] = function
         return cast("Callable[..., Any]", function)
 
+    def _part(self, kind: str, value: str) -> str:
+        """Return what an argument, of some type of a schema, adds to a form."""
+        if kind == "Tensor":
+            return self._sizes.format(value)
+        if kind == "Optional[Tensor]":
+            return f"{value} is None"
+        if "List" in kind:
+            if "Tensor" in kind:
+                return f"len({value})"
+            return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
+        if "number" in kind or "float" in kind:
+            # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+            return f"repr({value})"
+        return value
 
-def _part_of_form(kind: str, value: str) -> str:
-    """Return what an argument, of some type of a schema, adds to a form."""
-    if kind == "Tensor":
-        return f"{value}.shape"
-    if kind == "Optional[Tensor]":
-        return f"{value} is None"
-    if "List" in kind:
-        if "Tensor" in kind:
-            return f"len({value})"
-        return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
-    if "number" in kind or "float" in kind:
-        # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-        return f"repr({value})"
-    return value
+
+def _sizes_of(tensor: Tensor) -> Any:
+    """Return a tensor's sizes, with the layout and the number of entries of a sparse one."""
+    layout = tensor.layout
+    if COMPONENTS.get(layout):
+        return layout, tensor.shape, tensor._nnz()
+    return tensor.shape
 
 
 class Matcher:
     """The text of a function that tells the calls of a variant, once their form is known.
 
-    It returns the tensors of a call, and then the addresses of their first elements.
+    It returns the tensors of a call, those in which its sparse ones lie in their place, and then
+    the addresses of their first elements.
 
     Args:
         call: of the variant.
@@ -70,8 +86,10 @@ class Matcher:
 
     def __init__(self, call: Handled, writes: Sequence[int]) -> None:
         self._writes = writes
-        self._names: list[str] = []
-        self._tensors: list[Tensor] = []
+        # The tensors of the call; those in which their elements lie, and what returns the latter.
+        self._tensors: dict[str, Tensor] = {}
+        self._dense: dict[str, Tensor] = {}
+        self._lines: list[str] = []
         self._constants: list[Any] = []
         self._conditions: list[str] = []
         for number, value in enumerate(call.args):
@@ -83,22 +101,37 @@ class Matcher:
     def _look_at(self, name: str, value: Any) -> None:
         """Note the tensors of an argument, and where others have some."""
         if isinstance(value, Tensor):
-            self._names.append(name)
-            self._tensors.append(value)
+            self._tensors[name] = value
+            if value.layout is torch.strided:
+                self._dense[name] = value
+            else:
+                self._take_apart(name, value)
         elif isinstance(value, (list, tuple)):
             for number, part in enumerate(value):
                 if part is None:
                     self._conditions.append(f"{name}[{number}] is None")
                 self._look_at(f"{name}[{number}]", part)
 
+    def _take_apart(self, name: str, value: Tensor) -> None:
+        """Note the components of a sparse tensor, and what they and its keys do not tell."""
+        self._conditions.append(f"{name}.layout is {self._name(value.layout)}")
+        if value.layout is torch.sparse_coo:
+            self._conditions.append(f"{name}.is_coalesced() is {value.is_coalesced()}")
+        for method, component in zip(COMPONENTS[value.layout], components([value])):
+            self._dense[f"s{len(self._lines)}"] = component
+            self._lines.append(f"s{len(self._lines)} = {name}.{method}()")
+
     def function(self) -> Callable[..., Any]:
         """Return the function."""
         self._guard()
-        taken = ", ".join(self._names)
-        addresses = [f"p{number}" for number in range(len(self._names))]
+        taken = ", ".join(self._dense)
+        addresses = [f"p{number}" for number in range(len(self._dense))]
+        parts = {name: part for name, part in self._dense.items() if name not in self._tensors}
         lines = [
             f"if not ({' and '.join(self._conditions)}): return None",
-            *(f"{p} = {name}.data_ptr()" for p, name in zip(addresses, self._names)),
+            *self._lines,
+            *([f"if not {self._guarded(parts)}: return None"] if parts else []),
+            *(f"{p} = {name}.data_ptr()" for p, name in zip(addresses, self._dense)),
             f"if {' or '.join(self._differences())}: return None",
             f"return {taken}, {', '.join(addresses)}",
         ]
@@ -113,10 +146,9 @@ class Matcher:
 
     def _guard(self) -> None:
         """Note the conditions that PyTorch's own functions check."""
-        tensors = self._tensors
-        sizes, strides = [list(t.shape) for t in tensors], [list(t.stride()) for t in tensors]
-        guards = GUARDS(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        self._conditions.append(f"{self._name(guards.check)}({', '.join(self._names)})")
+        tensors = list(self._tensors.values())
+        # First: what is no tensor has no layout.
+        self._conditions.insert(0, self._guarded(self._tensors))
         if any(tensor.requires_grad for tensor in tensors):
             is_enabled = torch.is_grad_enabled
             self._conditions.append(f"{self._name(is_enabled)}() is {is_enabled()}")
@@ -124,9 +156,19 @@ class Matcher:
             current = self._name(torch._C._cuda_getDevice)
             self._conditions.append(f"{current}() == {tensors[0].get_device()}")
 
+    def _guarded(self, tensors: Mapping[str, Tensor]) -> str:
+        """Return a condition: dtypes, sizes, strides, devices and dispatch keys of tensors."""
+        values = tensors.values()
+        sizes = [list(t.shape) for t in values]
+        strides = [
+            list(t.stride()) if t.layout is torch.strided else [None] * t.dim() for t in values
+        ]
+        guards = GUARDS(*values, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        return f"{self._name(guards.check)}({', '.join(tensors)})"
+
     def _differences(self) -> Iterator[str]:
         """Return what tells other alignments, and memory that is written and shared."""
-        begins = [tensor.data_ptr() % 16 for tensor in self._tensors]
+        begins = [tensor.data_ptr() % 16 for tensor in self._dense.values()]
         aligned = [f"p{number}" for number, begin in enumerate(begins) if not begin]
         if aligned:
             yield f"({' | '.join(aligned)}) & 15"
@@ -135,7 +177,7 @@ class Matcher:
             return
         ends = [
             f"p{number} + {self._name(form_of(tensor).nbytes)}"
-            for number, tensor in enumerate(self._tensors)
+            for number, tensor in enumerate(self._dense.values())
         ]
         for target in self._writes:
             for source in range(len(ends)):

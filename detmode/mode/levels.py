@@ -91,8 +91,8 @@ class Level(Interception):
             undo: gets what takes each away, before it is there.
         """
 
-    def act_alone(self, is_alone: bool) -> None:
-        """Note whether this block is the one that lists and is open, in all threads."""
+    def decide_everywhere(self, decides: bool) -> None:
+        """Note whether its mode decides in all threads, as the last one that lists and is open."""
 
     def end_block(self) -> None:
         """Note that the block, which lists, has ended."""

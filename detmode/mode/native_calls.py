@@ -7,8 +7,8 @@ arguments are met again, or that ATen makes the call; and the row in which calls
 counted. What the player has made it writes to a log, from
 which Python counts before it counts a call itself, and before a report.
 
-The player acts while one block is open, which lists, and no allow region, and no override names a
-forward: what the decision on a call then depends on is in its key. All else is Python's.
+The player acts while one mode decides in all threads, and no allow region is open, and no override
+names a forward: what the decision on a call then depends on is in its key. All else is Python's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import copy
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
 from detmode.mode.native_log import NativeMemory, count_calls
-from detmode.mode.native_ops import is_taught, op_at, share_of
+from detmode.mode.native_ops import ops_at, share_of
 from detmode.mode.native_plans import Taught
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import untrace_dispatch
@@ -81,22 +82,18 @@ class NativeLevel(Level):
 
     def register_below(self, places: Iterable[Place]) -> None:
         """Note the kernels that stand at places, which make native calls."""
-        for place in places:
-            number = op_at(self.player, place)
-            if number >= 0:
-                self.player.dm_prepare(number, is_taught(self.mode.table, place.func))
+        for number, is_made in ops_at(self.player, self.mode.table, tuple(places)):
+            self.player.dm_prepare(number, is_made)
 
     def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
         """Put the player's kernels above those at places."""
-        for place in places:
-            number = op_at(self.player, place)
-            if number >= 0:
-                undo.append(functools.partial(self.player.dm_unregister, number))
-                self.player.dm_register(number)
+        for number, _ in ops_at(self.player, self.mode.table, tuple(places)):
+            undo.append(functools.partial(self.player.dm_unregister, number))
+            self.player.dm_register(number)
 
-    def act_alone(self, is_alone: bool) -> None:
-        """Have the player act for this block while it is the one that is open."""
-        self.taught.activate(is_alone)
+    def decide_everywhere(self, decides: bool) -> None:
+        """Have the player act for this block while its mode decides in all threads."""
+        self.taught.activate(decides, is_here=self.thread == threading.get_ident())
 
     def end_block(self) -> None:
         """End what the player does for the block, and count what it has done."""

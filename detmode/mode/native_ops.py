@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 
 from detmode.cuda import native
 from detmode.mode.overload_info import OverloadInfo
+from detmode.process.by_id import ById
 from detmode.process.dispatch import caller_of
 from detmode.table.rule import Native
 from detmode.table.rule_table import RuleTable
@@ -16,7 +18,10 @@ from detmode.table.variants import variant_of
 if TYPE_CHECKING:
     from detmode.mode.listed_operators import Place
 
-_KEYS, _ABOVE = ("CPU", "CUDA"), ("AutogradCPU", "AutogradCUDA")
+_KEYS = tuple(
+    layout + device for device in ("CPU", "CUDA") for layout in ("", "Sparse", "SparseCsr")
+)
+_ABOVE = ("AutogradCPU", "AutogradCUDA")
 """The keys at which the player makes calls, and those at which it notes them."""
 _ops: dict[str, int] = {}
 """The numbers of operators at keys, by the labels of their places; -1 if the player takes none."""
@@ -37,6 +42,15 @@ def op_at(player: native.Player, place: Place) -> int:
     return _ops[place.label]
 
 
+@functools.lru_cache(8)
+def ops_at(
+    player: native.Player, table: RuleTable, places: tuple[Place, ...]
+) -> list[tuple[int, bool]]:
+    """Return the numbers of operators at places, and whether the player makes their calls."""
+    numbers = ((op_at(player, place), place.func) for place in places)
+    return [(number, is_taught(table, func)) for number, func in numbers if number >= 0]
+
+
 _for_modes: dict[torch._ops.OpOverload, int] = {}
 
 
@@ -52,18 +66,30 @@ def op_for_modes(player: native.Player, func: torch._ops.OpOverload) -> int:
     return number
 
 
+_facts: ById[dict[torch._ops.OpOverload, tuple[bool, bool]]] = ById()
+"""By table and overload: each block asks again, and to look its rows up takes long."""
+
+
 def is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
     """Return whether the player makes calls of an overload: their key has all that decides."""
-    rules = [row.rule for row in table.get(func)]
-    return has_all_in_key(table, func) and any(
-        isinstance(rule.action, Native) or rule.launches for rule in rules
-    )
+    return _facts_of(table, func)[1]
 
 
 def has_all_in_key(table: RuleTable, func: torch._ops.OpOverload) -> bool:
     """Return whether the key of a call has all that the choice of its row depends on."""
-    conditions = [row.rule.when for row in table.get(func)]
-    return not any(when.environment or when.reads_values for when in conditions)
+    return _facts_of(table, func)[0]
+
+
+def _facts_of(table: RuleTable, func: torch._ops.OpOverload) -> tuple[bool, bool]:
+    facts = _facts.get(id(table))
+    if facts is None:
+        facts = _facts.keep(table, {})
+    if func not in facts:
+        rules = [row.rule for row in table.get(func)]
+        is_in_key = not any(rule.when.environment or rule.when.reads_values for rule in rules)
+        is_made = any(isinstance(rule.action, Native) or rule.launches for rule in rules)
+        facts[func] = is_in_key, is_in_key and is_made
+    return facts[func]
 
 
 def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:

@@ -13,14 +13,13 @@ import torch
 
 from detmode.cuda import device, native
 from detmode.cuda.native import host_steps
-from detmode.cuda.plan import Check, Launch, Plan
-from detmode.cuda.recording import recording
+from detmode.cuda.plan import AtenCall, Check, Launch, Plan
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.native_frames import learn_frames
 from detmode.mode.native_log import ENTRIES, LogEntry, entry_of_note, note_of, numbers
 from detmode.mode.native_ops import funcs, has_all_in_key, is_played, op_for_modes
-from detmode.mode.plans import is_captured, is_launcher, refuse, written_by
+from detmode.mode.plans import is_captured, is_launcher, recording_of, refuse
 from detmode.mode.row_counter import ModuleCalls
 from detmode.table.call_site import Note
 from detmode.table.rule import Substitute
@@ -46,6 +45,7 @@ class _Table:
 
     Attributes:
         number: no other table has it.
+        turn: the number of the blocks for which the player acts: threads join each.
         address: of the player's part, which lives as long as this, and as any thread that uses it.
         rows: the numbers of rows with decisions.
         entries: those that are only noted.
@@ -53,7 +53,7 @@ class _Table:
     """
 
     def __init__(self, player: native.Player) -> None:
-        self.number = next(numbers)
+        self.number = self.turn = next(numbers)
         self.rows: dict[tuple[Any, ...], int] = {}
         self.entries: set[LogEntry] = set()
         self.left = {"plans": _PLANS, "entries": ENTRIES}
@@ -97,10 +97,21 @@ class Taught:
         for address in list(self._receivers):
             self._player.dm_level(address, table.address)
 
-    def activate(self, is_active: bool) -> None:
-        """Have the player act for the mode, or leave all calls to Python."""
+    def activate(self, is_active: bool, *, is_here: bool = False) -> None:
+        """Have the player act for the mode, or leave all calls to Python.
+
+        Each time Python makes the first call of a thread, whose number it notes anew.
+
+        Args:
+            is_active: whether it acts.
+            is_here: whether the current thread's block is the one for which it does, so that its
+                calls are the mode's own.
+        """
         self._is_active = is_active
         table = self._table
+        if is_active:
+            table.turn = next(numbers)
+            self._player.dm_turn(table.address, table.turn, is_here)
         self._player.dm_activate(table.address if is_active else None)
 
     def follow(self, level: Level, is_receiver: bool) -> None:
@@ -151,7 +162,7 @@ class Taught:
             result = run()
             self._add_words(table, _NEVER, row)
         elif wanted >= 2 and not is_captured(call.tensors):
-            with recording(call.tensors, written_by(call)) as recorder:
+            with recording_of(call) as recorder:
                 result = run()
             plan = recorder.plan(result, may_look=True)
             if plan is not None and plan.looks and wanted == 2:
@@ -197,7 +208,10 @@ class Taught:
         elif plan is not None and plan.device == call.launches_on:
             words = plan.words(functools.partial(self._number_of, table, call, plan))
         if words is None:
-            refuse(call, problem or "it calls an operator that allocates")
+            refuse(
+                call,
+                problem or "it calls an operator that allocates, or that takes more than numbers",
+            )
         self._add_words(table, words or _NEVER, row)
 
     def _add_words(self, table: _Table, words: list[int], row: int) -> None:
@@ -205,8 +219,12 @@ class Taught:
         packed = (ctypes.c_int64 * len(words))(*words)
         self._player.dm_add_plan(table.address, row, packed, len(words))
 
-    def _number_of(self, table: _Table, call: Handled, plan: Plan, step: Launch | Check) -> int:
-        """Return a number for what the player launches, or leaves to Python on the CPU."""
+    def _number_of(
+        self, table: _Table, call: Handled, plan: Plan, step: Launch | Check | AtenCall
+    ) -> int:
+        """Return a number for what the player launches or calls, or leaves to Python on the CPU."""
+        if isinstance(step, AtenCall):
+            return op_for_modes(self._player, step.func)
         if call.launches_on == "cuda":
             assert isinstance(step, Launch)
             index = call.tensors[0].get_device()
@@ -218,7 +236,7 @@ class Taught:
     ) -> None:
         """Teach the row and the place of a call, if they hold for others like it."""
         assert call.site is not None
-        self._player.dm_join(table.number, calls is not None)
+        self._player.dm_join(table.turn, calls is not None)
         is_logged = calls is not None and self._counter.logs(calls)
         if is_logged or not self._is_noted_as(call):
             return

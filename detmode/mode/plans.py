@@ -18,12 +18,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from detmode.cuda.memory import range_of, share_memory
+from detmode.cuda.memory import COMPONENTS, components, range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import player
 from detmode.cuda.recording import recording
@@ -82,9 +83,9 @@ class _Variant(NamedTuple):
     has_gradients: bool
 
 
-_SPARSE = "a tensor is sparse"
-_WITHOUT_STRIDES = _Variant(lambda args, kwargs: (None,), None, False)
-"""All other calls of a form, once one of them had a sparse tensor."""
+_NEITHER = "a tensor is neither strided nor sparse"
+_WITHOUT_PLAN = _Variant(lambda args, kwargs: (None,), None, False)
+"""All other calls of a form, once one of them had a tensor of another layout."""
 
 
 class Plans:
@@ -95,7 +96,8 @@ class Plans:
     """
 
     def __init__(self, overload: OverloadInfo) -> None:
-        self._form_functions = FormFunctions(overload.func)
+        takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
+        self._form_functions = FormFunctions(overload.func, takes_sparse)
         # A form of which one call was made has none yet.
         self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
 
@@ -163,10 +165,10 @@ class Plans:
             return run_validated(call)
         if problem := _problem_of(call.tensors):
             refuse(call, problem)
-            if problem == _SPARSE:
-                self._variants.keep(form, (*variants, _WITHOUT_STRIDES))
+            if problem == _NEITHER:
+                self._variants.keep(form, (*variants, _WITHOUT_PLAN))
             return run_validated(call)
-        with recording(call.tensors, written_by(call)) as recorder:
+        with recording_of(call) as recorder:
             result = run_validated(call)
         plan = recorder.plan(result)
         if recorder.problem is not None:
@@ -258,22 +260,25 @@ def _problem_of(tensors: Sequence[Tensor]) -> str | None:
     """Return the reason why nothing can be recorded of a call with such tensors."""
     if not tensors:
         return "it has no tensors"
-    if any(tensor.layout is not torch.strided for tensor in tensors):
-        return _SPARSE
+    if any(tensor.layout not in COMPONENTS for tensor in tensors):
+        return _NEITHER
     if len({tensor.device for tensor in tensors}) > 1:
         return "its tensors are on several devices"
     if tensors[0].is_cuda and tensors[0].get_device() != torch.cuda.current_device():
         return "its tensors are not on the current GPU"
-    if share_memory(map(range_of, tensors)):
+    if share_memory(map(range_of, components(tensors))):
         return "inputs share memory"
     return None
 
 
-def written_by(call: Handled) -> list[int]:
-    """Return the positions of the tensors that a call writes to."""
+def recording_of(call: Handled) -> AbstractContextManager[Any]:
+    """Return a block in which is recorded what a call's substitute does, for a plan."""
     names = call.signature.out_names or ("self",) * (call.overload.variant == "inplace")
     written = [id(call.arguments[name]) for name in names]
-    return [number for number, tensor in enumerate(call.tensors) if id(tensor) in written]
+    inputs = components(call.tensors)
+    return recording(
+        inputs, [number for number, tensor in enumerate(inputs) if id(tensor) in written]
+    )
 
 
 def _variant(call: Handled, plan: Plan | None) -> _Variant:

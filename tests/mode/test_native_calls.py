@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
-from detmode import DeterminismWarning, DeterministicMode, Refuse, allow, default_rules
+from detmode import DeterminismWarning, DeterministicMode, Refuse, RuleTable, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
 from detmode.mode import native_calls, native_frames, native_log, native_plans, overload_info
@@ -40,6 +41,7 @@ from tests.shared import needs, selection
 from tests.shared.compiled_functions import FUNCTIONS
 from tests.shared.processes import run_forked
 from tests.shared.programs import Seen, in_another_thread, rule
+from tests.shared.sparse_matrices import sparse_matrices
 
 pytestmark = [
     needs.compiler,
@@ -436,6 +438,57 @@ def test_a_negative_bin(replays, monkeypatch):
     ((text, expected), in_python), ((own_text, bits), by_player) = both(monkeypatch, program)
     assert (own_text, bits.tolist()) == (text, expected.tolist())
     assert by_player == in_python
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_matrices_are_told_apart(replays, in_python, monkeypatch):
+    """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
+    matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)
+
+    def products(factor):
+        """All from one line, with sums of products, and their backward."""
+        results = []
+        for matrix in matrices.values():
+            weight = dense.to(matrix.dtype).mul(factor).requires_grad_()
+            result = torch.sparse.addmm(weight[:, :1] + 1, matrix, weight, beta=0.5, alpha=2)
+            result.sum().backward()
+            results += [result.detach(), weight.grad, matrix @ weight.detach()]
+        return results
+
+    def program():
+        results = []
+        for factor in (1, 2, 4, 3, 5, 7):
+            numbers.append(in_python(lambda factor=factor: results.extend(products(factor))))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program)
+    assert same_bits([x.detach() for x in bits], [x.detach() for x in expected])
+    assert by_player == by_python
+    assert replays() >= 2 * len(matrices)
+    assert numbers[-1] == 0
+
+
+def test_operators_that_a_plan_calls(replays, in_python, monkeypatch):
+    """An indexed sum over several dimensions numbers its elements by an operator of ATen's."""
+    index = torch.tensor([[[0, 2], [1, 1]], [[1, 0], [2, 2]]])
+
+    def program():
+        results = []
+
+        def add(source):
+            results.append(torch.ones(2, 3, 2).scatter_add(1, index, source))
+
+        for i in range(6):
+            source = torch.arange(8.0).view(2, 2, 2) + i
+            numbers.append(in_python(partial(add, source)))
+        return results
+
+    numbers = []
+    (expected, by_python), (bits, by_player) = both(monkeypatch, program)
+    assert same_bits(bits, expected)
+    assert by_player == by_python
+    assert numbers[-1] == 0
 
 
 def noting(model, x):
@@ -923,19 +976,108 @@ def test_a_region_of_another_thread(replays, monkeypatch):
     assert sum(row.count for row in mode.records if row.action == "allow") == 4
 
 
-def test_nested_blocks(replays, monkeypatch):
-    """The innermost block decides, and the outer one goes on with the player."""
-    arguments = data()
-    with way(monkeypatch, 1) as outer:
-        again(lambda: added(*arguments))
-        before = replays()
-        with way(monkeypatch, 1) as inner:
-            again(lambda: added(*arguments))
-        assert replays() == before > 0
-        again(lambda: added(*arguments))
-        assert replays() > before
-    assert sum(row.count for row in outer.records) == 8
-    assert [row.count for row in inner.records] == [4]
+def nested(mode, inner, replays):
+    """Calls in a block, in an inner one, and behind that: the replays of each."""
+    numbers = []
+    with mode:
+        for block in (nullcontext(), inner, nullcontext()):
+            before = replays()
+            with block:
+                again(lambda: added(*data()))
+                in_another_thread(lambda: again(lambda: added(*data())))
+            numbers.append(replays() - before)
+    return numbers
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+def test_nested_blocks(is_same, replays, monkeypatch):
+    """The innermost block decides, in the player too if it lists, and the outer one goes on."""
+    reports = []
+    for number in (0, 1):
+        monkeypatch.setenv(native.VARIABLE, str(number))
+        outer, inner = (
+            DeterministicMode(simulate="cuda", intercept=chosen.intercept) for _ in range(2)
+        )
+        replayed = nested(outer, outer if is_same else inner, replays)
+        counts = [sum(row.count for row in mode.records) for mode in (outer, inner)]
+        heads = [mode.report().head.get("not_seen") for mode in (outer, inner)]
+        reports.append((rows(outer), rows(inner), counts, heads))
+    assert reports[0] == reports[1]
+    threads = 2 if chosen.intercept == "listed" else 1  # a mode does not act in another one
+    expected = [12, 0] if is_same else [8, 4]
+    assert reports[1][2] == [threads * count for count in expected]
+    assert replayed[0] > 0
+    assert replayed[2] > 0
+    assert (replayed[1] > 0) is (chosen.intercept == "listed")
+
+
+@only_listed
+def test_a_mode_for_each_step_looks_nothing_up_at_its_beginning(replays, monkeypatch):
+    """The facts about operators are the table's: the player learns them with its first mode."""
+    with way(monkeypatch, 1):
+        pass
+    looked_up = []
+    get = RuleTable.get
+    monkeypatch.setattr(RuleTable, "get", lambda *a: (looked_up.append(a[1]), get(*a))[1])
+    with way(monkeypatch, 1):
+        assert looked_up == []
+        added(*data())
+    assert looked_up != []
+
+
+def works(modes, replays, calls=6):
+    """Threads that have blocks of their own at a time, before and behind it, and one without."""
+    barrier, numbers, errors = threading.Barrier(3), [], []
+
+    def work(block):
+        try:
+            again(lambda: added(*data()), calls)
+            barrier.wait(60)
+            with block:
+                barrier.wait(60)
+                before = replays()
+                again(lambda: added(*data()), calls)
+                barrier.wait(60)
+                numbers.append(replays() - before)
+                barrier.wait(60)
+            barrier.wait(60)
+            again(lambda: added(*data()), calls)
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    blocks = (*modes, nullcontext())
+    threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    return numbers
+
+
+@pytest.mark.parametrize("is_same", [False, True])
+@only_listed
+def test_blocks_of_several_threads(is_same, replays, monkeypatch):
+    """The player acts for those of one mode, and tells the calls that are not the blocks' own."""
+    reports = []
+    for number in (0, 1):
+        monkeypatch.setenv(native.VARIABLE, str(number))
+        modes = [DeterministicMode(simulate="cuda", intercept="listed") for _ in range(2)]
+        if is_same:
+            modes[1] = modes[0]
+        with modes[0]:
+            replayed = works(modes, replays)
+        counts = [sum(row.count for row in mode.records) for mode in modes]
+        heads = [mode.report().head.get("not_seen") for mode in modes]
+        reports.append((*map(rows, modes), counts, heads))
+    if is_same:
+        assert reports[0] == reports[1]
+        assert reports[1][2] == [54, 54]
+        assert all(count > 0 for count in replayed)
+    else:
+        assert sum(reports[1][2]) == 54
+        assert replayed == [0, 0, 0]
 
 
 @pytest.mark.parametrize("is_outside", [False, True])

@@ -22,6 +22,7 @@ import detmode
 from detmode import DeterministicMode, Refuse, RuleTable, Substitute, default_rules
 from detmode.bits.difference import same_bits
 from detmode.cuda import host
+from detmode.cuda.memory import components
 from detmode.mode import base_mode, plans
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
@@ -41,6 +42,7 @@ from tests.shared.selection import (
     once,
     todays_forms,
 )
+from tests.shared.sparse_matrices import sparse_matrices
 
 GROUPS = grouped(every_case() if PROFILE.thorough else todays_forms(once(cases())))
 _BY_VALUES = "aten.nonzero.default: the size of a result depends on values"
@@ -49,17 +51,12 @@ WITHOUT_PLAN = {
     "aten::_index_put_impl.default": {
         "aten.nonzero.default: the size of a result depends on values"
     },
-    "aten::_sparse_addmm.default": {"a tensor is sparse"},
-    "aten::addmm.default": {"a tensor is sparse"},
-    "aten::addmv.default": {"a tensor is sparse"},
     "aten::adaptive_avg_pool3d_backward.grad_input": {
         "memory of neither the inputs nor the call",  # `grad_input` is resized
     },
     "aten::bincount.default": {"values are read on the host"},
     "aten::histc.default": {"values are read on the host"},
     "aten::index_put.default": {_BY_VALUES},
-    "aten::mm.default": {"a tensor is sparse"},
-    "aten::mv.default": {"a tensor is sparse"},
 }
 """The reasons why calls have no plan: values decide, or there is no memory to point into."""
 
@@ -128,7 +125,7 @@ def outcome(case: Case, times: int, **options: Any) -> tuple[list[Tensor], list[
     """The tensors of a case after the last of several calls, and the rows of the report."""
     with simulated(**options) as mode:
         for seed in [*range(times - 1), 7]:
-            arguments = case.sample.arguments(case.dtype, "cpu", seed)
+            arguments = with_same_entries(case, seed)
             result = call(case.sample, arguments)
     dense = [each for each in tensors_in([result, *arguments.values()]) if not each.is_sparse]
     rows = [
@@ -136,6 +133,19 @@ def outcome(case: Case, times: int, **options: Any) -> tuple[list[Tensor], list[
         for row in mode.records
     ]
     return dense, rows
+
+
+def with_same_entries(case: Case, seed: int) -> dict[str, Any]:
+    """The arguments of a case; the entries of sparse ones are those of the seed 0, times a number.
+
+    Others would be as many, and have a plan of their own.
+    """
+    arguments = case.sample.arguments(case.dtype, "cpu", seed)
+    for name, value in case.sample.arguments(case.dtype, "cpu", 0).items():
+        if isinstance(value, Tensor) and value.layout is not torch.strided:
+            arguments[name] = value.clone()
+            components([arguments[name]])[-1].mul_(seed + 1)
+    return arguments
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
@@ -281,6 +291,26 @@ def test_other_arguments_are_other_calls(played: Played) -> None:
                 assert same_bits(got.detach(), result.detach())
                 assert got.requires_grad == result.requires_grad
     assert played.count >= len(calls)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_sparse_matrices_are_told_apart(played: Played) -> None:
+    """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
+    matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)
+
+    def multiplied(matrix: Tensor, factor: float) -> Tensor:
+        """All products are made from one line."""
+        return (matrix @ dense.to(matrix.dtype).mul(factor)).detach()
+
+    wanted = {name: expected(partial(multiplied, matrix, 3)) for name, matrix in matrices.items()}
+    assert len({tuple(result.flatten().tolist()) for result in wanted.values()}) == 6
+    for intercept in ("all", "listed"):
+        with simulated(intercept=intercept):
+            for factor in (1, 2, 4, 3):
+                before = played.count
+                got = {name: multiplied(matrix, factor) for name, matrix in matrices.items()}
+            assert played.count == before + len(matrices)
+        assert all(same_bits(got[name], wanted[name]) for name in matrices)
 
 
 def test_inputs_that_share_memory(played: Played) -> None:

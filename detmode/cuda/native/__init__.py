@@ -263,6 +263,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "table": (ctypes.py_object, [ctypes.c_uint64, ctypes.py_object]),
     "table_of": (ctypes.c_void_p, [ctypes.py_object]),
     "activate": (None, [ctypes.c_void_p]),
+    "turn": (None, [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int]),
     "marks": (None, [ctypes.c_int] * 2),
     "n_logged": (ctypes.POINTER(ctypes.c_uint32), []),
     "take": (ctypes.c_int, [ctypes.POINTER(ctypes.c_uint32)]),

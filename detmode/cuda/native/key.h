@@ -1,6 +1,8 @@
 // Operators at dispatch keys, and the keys under which their calls are looked up.
 #pragma once
 #include <ATen/Context.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/aminmax.h>
@@ -34,6 +36,9 @@ struct Op {
   std::optional<c10::RegistrationHandleRAII> registration;
 };
 
+// Never destroyed: daemon threads may go on while the process ends.
+std::deque<Op>& ops = *new std::deque<Op>;
+
 // Keys of tensors of Python's classes, and of forward-mode AD's zeros, which have no memory.
 const c10::DispatchKeySet FOREIGN({c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor});
 
@@ -53,14 +58,14 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
   int n = 0, n_tensors = 0;
   uint64_t hash = 0;
   bool is_plain = true, needs_grad = false, shares_memory = false;
-  std::deque<at::Tensor> places;  // of what is not zero
+  std::deque<at::Tensor> parts;  // those of sparse tensors, and the places of what is not zero
   // Adds the sizes that values decide on; false if Python is to look.
   bool add_sizes(const Words& looks) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (size_t i = 1; i < looks.size(); i += 3) {
       const at::Tensor& values = *tensors[looks[i + 1]];
       if (looks[i] == NONZERO) {
-        put(places.emplace_back(at::nonzero(values)));
+        put(parts.emplace_back(at::nonzero(values)));
         continue;
       }
       const auto [smallest, largest] = at::aminmax(values);
@@ -79,16 +84,17 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
     for (const auto& value : list) put(value_of(value));
   }
   // Each value after its kind: of an optional argument, or a number, the schema leaves it open.
-  enum Kind : Word { NONE = 1, UNDEFINED, TENSOR, INT, BOOL, DOUBLE, STRING, DEVICE, LIST };
+  enum Kind : Word { NONE = 1, UNDEFINED, TENSOR, INT, BOOL, DOUBLE, STRING, DEVICE, LIST, SPARSE };
   void put(Word word) {
     if (n == KEY_WORDS) return void(is_plain = false);
     words[n++] = word, hash = mix(hash, word);
   }
   void put(const at::Tensor& t) {
     if (!t.defined()) return put(UNDEFINED);
-    if (n_tensors == SLOTS || t.layout() != at::kStrided || !t.has_storage() || t.is_conj() ||
-        t.is_neg() || t.key_set().has_any(FOREIGN))
+    if (n_tensors == SLOTS || t.is_conj() || t.is_neg() || t.key_set().has_any(FOREIGN))
       return void(is_plain = false);
+    if (t.is_sparse() || t.unsafeGetTensorImpl()->is_sparse_compressed()) return put_sparse(t);
+    if (t.layout() != at::kStrided || !t.has_storage()) return void(is_plain = false);
     tensors[n_tensors++] = &t;
     needs_grad |= t.requires_grad();
     // Vectors in memory begin at multiples of 16 bytes; what is aligned further has its own plan.
@@ -97,6 +103,20 @@ struct Key {  // all that a launcher, or the choice of a row, may depend on
         Word(uint8_t(t.get_device())) << 40 | Word(t.device().type()) << 48);
     for (auto size : t.sizes()) put(size);
     for (auto stride : t.strides()) put(stride);
+  }
+  // Its components are the slots.
+  void put_sparse(const at::Tensor& t) {
+    needs_grad |= t.requires_grad();
+    put(SPARSE | Word(t.dim()) << 8 | Word(t.layout()) << 16 | Word(t.requires_grad()) << 24 |
+        Word(t.is_sparse() && t.is_coalesced()) << 25);
+    for (auto size : t.sizes()) put(size);
+    const auto put_part = [&](at::Tensor part) { put(parts.emplace_back(std::move(part))); };
+    if (t.is_sparse()) {
+      const auto* impl = static_cast<at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
+      return put_part(impl->indices()), put_part(impl->values());
+    }
+    const auto* impl = static_cast<at::SparseCsrTensorImpl*>(t.unsafeGetTensorImpl());
+    put_part(impl->compressed_indices()), put_part(impl->plain_indices()), put_part(impl->values());
   }
   void put(const c10::IValue& v) {
     if (v.isTensor()) return put(v.toTensor());

@@ -46,7 +46,8 @@ struct Plan {
 };
 struct Table {  // of a block
   uint64_t number;
-  PyObject* steps;  // a list of what its plans have Python call
+  PyObject* steps;             // a list of what its plans have Python call
+  std::atomic<uint64_t> turn;  // of acting for blocks: threads join each
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
   std::atomic<uint64_t> seen[SEEN] = {};
@@ -57,8 +58,6 @@ struct Table {  // of a block
   }
 };
 
-// Never destroyed: daemon threads may go on while the process ends.
-std::deque<Op>& ops = *new std::deque<Op>;
 // The calls in their order, for Python to count: the numbers of their entries.
 std::mutex& log_mutex = *new std::mutex;
 uint32_t logged[LOG], n_logged = 0;
@@ -77,11 +76,8 @@ struct Pending {
 };
 thread_local Pending pending;
 thread_local int in_python = 0;  // calls that were handed over and have not returned
-// Calls of ATen's kernels that need PyTorch's flag. Others that need it off hold them up, and wait.
-std::atomic<int> n_native{0};
-std::vector<int*> n_holds;  // Python's, of each setting
-thread_local int in_native = 0;
-// The tables for which Python has counted a call of this thread, and has met one of its forwards.
+std::vector<int*> n_holds;       // Python's, of each setting
+// The turns in which Python has counted a call of this thread, and has met one of its forwards.
 thread_local uint64_t joined = 0, met = 0;
 
 uint64_t entry_hash(const Op& op, uint32_t row, uint64_t place) {
@@ -115,7 +111,7 @@ struct Maker : c10::OperatorKernel {
     const uint64_t where = place();
     const uint32_t* entry =
         plan && where ? table->entries.find(entry_hash(op, plan->row, where)) : nullptr;
-    if (!entry || (is_passed ? met : joined) != table->number) {
+    if (!entry || (is_passed ? met : joined) != table->turn) {
       // At the second sight: what is met once leaves nothing behind, and costs Python nothing.
       const bool is_new = !plan;
       if (is_new && table->seen[key.hash % SEEN].exchange(key.hash) != key.hash) return false;
@@ -143,8 +139,7 @@ struct Maker : c10::OperatorKernel {
   // Calls ATen's kernel, if PyTorch's settings are those of its deterministic path and stay so.
   bool call_native(const Key& key, uint32_t entry, Word way, c10::DispatchKeySet set,
                    Stack* stack) {
-    in_native++, n_native++;
-    const auto leave = c10::make_scope_exit([] { in_native--, n_native--; });
+    const Native native;
     const auto& settings = at::globalContext();
     if (std::ranges::any_of(n_holds, [](int* n) { return std::atomic_ref(*n).load() != 0; }) ||
         !settings.deterministicAlgorithms() || settings.benchmarkCuDNN() ||
@@ -203,20 +198,8 @@ struct Kernel final : Maker {
   }
 };
 
-// The state in which a dispatch mode makes the calls that it receives: it is off, and the keys
-// above `Python` are excluded, except those that resolve views (as resolve_views of
-// process/dispatch.py).
-struct BelowMode {
-  static c10::impl::LocalDispatchKeySet keys() {
-    using Set = c10::DispatchKeySet;
-    static const Set above = Set(Set::FULL) - Set(Set::FULL_AFTER, c10::DispatchKey::Python) -
-                             Set(c10::DispatchKey::Python);
-    static const Set views({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
-    auto keys = c10::impl::tls_local_dispatch_key_set();
-    keys.excluded_ = (keys.excluded_ | above) - views;
-    return keys;
-  }
-  c10::impl::ForceDispatchKeyGuard guard{keys()};
+// The state in which a dispatch mode makes the calls that it receives: it is off as well.
+struct InMode : BelowMode {
   torch::torch_dispatch_mode::StashTorchDispatchModeGuard off;
 };
 
@@ -240,7 +223,7 @@ struct ModeKernel final : Maker {
     if (!level) return op.below->callBoxed(op.handle, set, stack);
     const Share share = share_of(*level);
     if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
-      const BelowMode below;
+      const InMode inside;
       return op.handle.callBoxed(stack);
     }
     Pending next;
@@ -280,7 +263,7 @@ struct ModeKernel final : Maker {
   }
   bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 1) return false;
-    const BelowMode below;
+    const InMode inside;
     return act(level.table, set, stack, next);
   }
 };
@@ -364,12 +347,18 @@ static void retire(PyObject* owner) {
 }
 // A new table's owner.
 PyObject* dm_table(uint64_t number, PyObject* steps) {
-  return PyCapsule_New(new Table{number, Py_NewRef(steps)}, nullptr, retire);
+  return PyCapsule_New(new Table{number, Py_NewRef(steps), number}, nullptr, retire);
 }
 Table* dm_table_of(PyObject* owner) {
   return static_cast<Table*>(PyCapsule_GetPointer(owner, nullptr));
 }
 void dm_activate(Table* table) { active = table; }
+// Begins a table's turn, which the thread joins, if its block is meant, as it has the last.
+void dm_turn(Table* table, uint64_t turn, int is_here) {
+  const uint64_t last = table->turn.exchange(turn);
+  if (is_here && joined == last) joined = turn;
+  if (is_here && met == last) met = turn;
+}
 void dm_marks(int regions, int repetitions) {
   n_marks = regions + repetitions;
   if (regions) had_regions = true;
@@ -394,9 +383,9 @@ void dm_host_step(PyObject* function) { host_step = Py_NewRef(function); }
 
 void dm_know(const void* address, int role) { set_object(address, ++n_objects << 3 | role); }
 void dm_forget(const void* address) { set_object(address, 0); }
-void dm_join(uint64_t table, int is_counted) {
-  if (met != table) met = table, first_number = at::sequence_number::peek();
-  if (is_counted) joined = table;
+void dm_join(uint64_t turn, int is_counted) {
+  if (met != turn) met = turn, first_number = at::sequence_number::peek();
+  if (is_counted) joined = turn;
 }
 
 // What is to be learned from the call in this thread: 0 nothing, 1 an entry, 2 a plan, too, 3 one

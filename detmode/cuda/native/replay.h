@@ -1,6 +1,7 @@
 // The replay of a plan: the steps of a launcher, with the tensors of another call of the same key.
 #pragma once
 #include <ATen/EmptyTensor.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy_ops.h>
 #include <ATen/ops/from_blob.h>
@@ -19,7 +20,14 @@ using Stack = torch::jit::Stack;
 
 constexpr int PARAMETER_WORDS = 160;
 
-enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST };
+enum Step : Word { END, EMPTY, FILL, COPY, LAUNCH, STRIDED_COPY, HOST, CALL };
+enum Argument : Word {
+  VIEW,
+  INTEGER,
+  FLOAT,
+  LOGICAL,
+  NUMBER
+};  // of a call; the last stands for a tensor
 
 PyObject* host_step = nullptr;  // makes a step of a plan on the host
 
@@ -53,6 +61,29 @@ struct Driver {  // this path has not run on a GPU
   }
 };
 
+// Calls of ATen's kernels that need PyTorch's flag. Others that need it off hold them up, and wait.
+std::atomic<int> n_native{0};
+thread_local int in_native = 0;
+struct Native {
+  Native() { in_native++, n_native++; }
+  ~Native() { in_native--, n_native--; }
+};
+
+// The keys above `Python` are excluded, except those that resolve views (as resolve_views of
+// process/dispatch.py).
+struct BelowMode {
+  static c10::impl::LocalDispatchKeySet keys() {
+    using Set = c10::DispatchKeySet;
+    static const Set above = Set(Set::FULL) - Set(Set::FULL_AFTER, c10::DispatchKey::Python) -
+                             Set(c10::DispatchKey::Python);
+    static const Set views({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+    auto keys = c10::impl::tls_local_dispatch_key_set();
+    keys.excluded_ = (keys.excluded_ | above) - views;
+    return keys;
+  }
+  c10::impl::ForceDispatchKeyGuard guard{keys()};
+};
+
 // Repeats the steps of a plan. Slots are the call's tensors, and then what it allocates.
 struct Replay {
   Replay(const Key& key, const Word* steps) : s_(steps) {
@@ -84,6 +115,7 @@ struct Replay {
     if (kind == LAUNCH) return launch();
     if (kind == STRIDED_COPY) return copy_views();
     if (kind == HOST) return call_host(reinterpret_cast<PyObject*>(*s_++));
+    if (kind == CALL) return call_aten();
     TORCH_CHECK(false, "a plan has no step ", kind);
   }
   void allocate() {  // as compiled code does: nothing is filled
@@ -124,6 +156,23 @@ struct Replay {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     at::Tensor target = view(), source = view();
     at::_ops::copy_::call(target, source, false);
+  }
+  void call_aten() {  // of an operator that writes to what it is given
+    const BelowMode below;
+    const Native native;
+    const auto& op = ops[*s_++];
+    Stack stack;
+    for (size_t i = 0; i < op.n_arguments; i++) stack.push_back(argument());
+    op.handle.callBoxed(&stack);
+  }
+  c10::IValue argument() {
+    const Word kind = *s_++;
+    if (kind == VIEW) return view();
+    if (kind == INTEGER) return *s_++;
+    if (kind == FLOAT) return std::bit_cast<double>(*s_++);
+    if (kind == LOGICAL) return bool(*s_++);
+    if (kind == NUMBER) return at::native::wrapped_scalar_tensor(argument().toScalar());
+    TORCH_CHECK(false, "a call of a plan has no argument ", kind);
   }
   void launch() {
     const Word *head = s_, n_pointers = s_[8], n_numbers = s_[9], n_parameters = s_[10];

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from detmode.cuda import Source, contiguous, ctype, launch, new_zeros, parts_of
+from detmode.cuda import Source, contiguous, ctype, launch, new_empty, new_zeros, parts_of
 from detmode.cuda.checks import check_devices, check_factor, check_scalar_type
 from detmode.cuda.dtypes import COMPLEX, FLOATING
 from detmode.cuda.elements import in_memory
@@ -80,38 +80,53 @@ def sparse_product(
     if mat1.layout is not torch.strided:
         return _product(mat1, mat2, self, beta, alpha)
     turned = None if self is None else self.t()
-    result = _product(mat2.t(), mat1.t(), turned, beta, alpha).t()
+    result = _product(mat2, mat1.t(), turned, beta, alpha, is_turned=True).t()
     return result if mat2.layout is torch.sparse_coo else contiguous(result)
 
 
 def _product(
-    sparse: Tensor, dense: Tensor, self: Tensor | None, beta: complex, alpha: complex
+    sparse: Tensor,
+    dense: Tensor,
+    self: Tensor | None,
+    beta: complex,
+    alpha: complex,
+    *,
+    is_turned: bool = False,
 ) -> Tensor:
+    """Return the product of a sparse matrix, turned or as it is, and a dense one."""
+    shape = sparse.shape[int(is_turned)], dense.shape[1]
     if self is None or beta == 0:
-        out = new_zeros(dense, (sparse.shape[0], dense.shape[1]))
+        out = new_zeros(dense, shape)
     else:
         # To a row without entries ATen adds 0.0, but where the matrix is COO or has none at all.
         is_kept = sparse.layout is torch.sparse_coo or sparse._nnz() == 0
-        out = self.mul(beta) if is_kept else torch.add(self.new_zeros(()), self, alpha=beta)
-        out = in_memory(out)
-    entries = _entries(sparse)
-    if entries.values.numel() and out.numel():
+        out = new_empty(dense, shape)
+        if is_kept:
+            torch.mul(self, beta, out=out)
+        else:
+            torch.add(new_zeros(dense, ()), self, alpha=beta, out=out)
+    if sparse._nnz() and out.numel():
+        entries = _entries(sparse, is_turned=is_turned)
         _add(entries, in_memory(dense), out, alpha, include_self=beta != 0)
     return out
 
 
-def _entries(sparse: Tensor) -> _Entries:
+def _entries(sparse: Tensor, *, is_turned: bool) -> _Entries:
+    # Not of a matrix that ATen has turned: it copies what is in COO.
     if sparse.layout is torch.sparse_coo:
-        rows, columns = sparse._indices().contiguous()
-        return _Entries(rows, columns, in_memory(sparse._values()), sparse.is_coalesced())
-    is_by_row = sparse.layout is torch.sparse_csr
-    if is_by_row:
-        ends, others = sparse.crow_indices(), sparse.col_indices()
+        first, second = contiguous(sparse._indices())
+        values, by_row = sparse._values(), sparse.is_coalesced() and not is_turned
+        rows, columns = (second, first) if is_turned else (first, second)
     else:
-        ends, others = sparse.ccol_indices(), sparse.row_indices()
-    compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others)
-    rows, columns = (compressed, plain) if is_by_row else (plain, compressed)
-    return _Entries(rows, columns, in_memory(sparse.values()), is_by_row)
+        if sparse.layout is torch.sparse_csr:
+            ends, others = sparse.crow_indices(), sparse.col_indices()
+        else:
+            ends, others = sparse.ccol_indices(), sparse.row_indices()
+        places = new_empty(sparse, (2, sparse._nnz()), torch.int64)
+        compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others, out=places)
+        values, by_row = sparse.values(), (sparse.layout is torch.sparse_csr) is not is_turned
+        rows, columns = (compressed, plain) if by_row else (plain, compressed)
+    return _Entries(rows, columns, in_memory(values), by_row)
 
 
 def _add(
