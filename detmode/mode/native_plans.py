@@ -41,7 +41,7 @@ _PLANS = 1 << 13
 
 
 class _Table:
-    """What the player is taught until it forgets everything.
+    """The knowledge of the player until it forgets everything.
 
     Attributes:
         number: no other table has it.
@@ -49,7 +49,7 @@ class _Table:
         address: of the player's part, which lives as long as this, and as any thread that uses it.
         rows: the numbers of rows with decisions.
         entries: those that are only noted.
-        left: what may yet be taught.
+        left: the number of plans and entries that may yet be taught.
     """
 
     def __init__(self, player: native.Player) -> None:
