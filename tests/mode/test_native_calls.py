@@ -486,8 +486,8 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
 
     def step():
         torch._foreach_add_([x.neg(), x.view(2, 8) * 2], 1.0)
-        # What saves its result, as relu does, has PyTorch call the mode by itself.
-        (x @ weight).sum().backward()
+        # What saves its result has PyTorch ask the mode for copies of it, past the dispatcher.
+        (x @ weight).relu().softmax(0).sum().backward()
 
     with way(monkeypatch, 1):
         again(step, 6)
@@ -520,15 +520,65 @@ def test_unlisted_calls_are_made_as_by_a_mode(function, replays, monkeypatch):
 @only_all
 def test_an_outer_mode_receives_unlisted_calls(replays, monkeypatch):
     """It sees what it sees around a mode in Python, and an inner one is asked first."""
-    x, seen = torch.ones(3), []
+    seen = []
     for number in (0, 1):
+        x = torch.ones(3, requires_grad=True)
         with Seen() as outer, way(monkeypatch, number):
-            again(lambda: x.neg().abs())
+            again(lambda: x.neg().abs().relu().sum().backward())
             with Seen() as inner:
-                again(lambda: x.exp())
+                again(lambda: x.exp().sum().backward())
         seen.append((outer.names, inner.names))
     assert seen[0] == seen[1]
     assert all(seen[1])
+
+
+class Saved(torch.autograd.Function):
+    """Saves its result, of which its backward has a copy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        result = x * 2
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+@only_all
+def test_saved_results_are_copied_as_without_a_mode(replays, monkeypatch):
+    """Their copies have no history of their own, and what is written since is an error."""
+
+    def program():
+        x = torch.ones(3, requires_grad=True)
+        (first,) = torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(Saved.apply(first).sum(), x)
+        written = x.exp()
+        written.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            written.sum().backward()
+        two = TwoTensor(torch.ones(3), torch.ones(3)).requires_grad_()
+        two.exp().sum().backward()
+        return first, second, two.grad.a
+
+    expected = program()
+    with way(monkeypatch, 1):
+        results = [program() for _ in range(4)]
+    assert all(same_bits(tensors(result), tensors(expected)) for result in results)
+
+
+@only_all
+def test_who_overrides_detach_has_copies_made_by_it(replays, monkeypatch):
+    """PyTorch asks Python for them as ever, and they count."""
+    rules = default_rules() + [rule("aten::detach", action=Native())]
+
+    def program():
+        again(lambda: torch.ones(3, requires_grad=True).exp().sum().backward())
+
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=rules, warn_only=True)
+    assert by_player == in_python
+    assert [line[0] for line, *_ in by_player] == ["aten::detach.default"]
 
 
 def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):

@@ -22,6 +22,7 @@
 #include <mutex>
 
 #include "chains.h"
+#include "interpreter.h"
 #include "key.h"
 #include "places.h"
 #include "replay.h"
@@ -237,7 +238,7 @@ struct ModeKernel final : Maker {
     const Level* level = receiver();
     // Of a tensor's class, or of another mode: what it calls inside is the program's.
     if (!level) return op.below->callBoxed(op.handle, set, stack);
-    const Share share = share_of(*level);
+    const Share share = share_of(*level, op);
     if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
       const BelowMode below;
       return op.handle.callBoxed(stack);
@@ -256,7 +257,7 @@ struct ModeKernel final : Maker {
       if (level->mode.load() == mode) return level;
     return nullptr;
   }
-  Share share_of(const Level& level) const {
+  static Share share_of(const Level& level, const Op& op) {
     lookers++;
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = level.table.load();
@@ -283,6 +284,15 @@ struct ModeKernel final : Maker {
     return act(level.table, set, stack, next);
   }
 };
+
+// Whether the one mode that is on would pass the copying of a saved result on.
+bool passes_detach_on(const c10::TensorImpl& tensor) {
+  static const Op& detach = ops[mode_ops.at({"aten::detach", ""})];
+  if (c10::impl::TorchDispatchModeTLS::stack_len() > 1 || tensor.key_set().has_any(FOREIGN))
+    return false;
+  const Level* level = ModeKernel::receiver();
+  return level && ModeKernel::share_of(*level, detach) == ALL;
+}
 
 }  // namespace
 
@@ -327,6 +337,7 @@ void dm_register_for_modes() {
         name, op.key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ModeKernel>(&op)),
         std::nullopt, nullptr, "detmode"));
   }
+  ask_for_copies(passes_detach_on);
 }
 // The number of an operator whose calls modes may leave to C++; -1 if it has none.
 int dm_mode_op(const char* name, const char* overload) {
