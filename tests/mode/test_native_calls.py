@@ -487,7 +487,8 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
     def step():
         torch._foreach_add_([x.neg(), x.view(2, 8) * 2], 1.0)
         # What saves its result has PyTorch ask the mode for copies of it, past the dispatcher.
-        (x @ weight).relu().softmax(0).sum().backward()
+        with torch.profiler.record_function("as optimizers do"):
+            (x @ weight).relu().softmax(0).sum().backward()
 
     with way(monkeypatch, 1):
         again(step, 6)
@@ -495,6 +496,29 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
         step()
         sys.setprofile(None)
     assert entered == []
+
+
+@only_all
+def test_unlisted_calls_are_not_boxed(replays, monkeypatch):
+    """What is written comes back itself, and a class of tensors sees its calls in lists, too."""
+
+    def program():
+        x, two = torch.arange(4.0), TwoTensor(torch.ones(4), torch.zeros(4))
+        assert x.add_(1) is x.sigmoid_() is x.mul_(torch.ones(4)) is x.mul_(2.0) is x
+        lists = torch._foreach_sqrt([x, x.to(torch.float64)])
+        torch._foreach_add_(lists, [x, x], alpha=2)
+        joined = torch.stack([two, torch.ones(4)])
+        chosen = torch.where(two > 0, two, torch.ones(4))
+        assert type(joined) is type(chosen) is TwoTensor
+        return *lists, joined.a, joined.b, chosen.a, chosen.b, *x.view(2, 2).unsafe_split(1)
+
+    expected = program()
+    with way(monkeypatch, 1):
+        results = [program() for _ in range(4)]
+    assert all(same_bits(tensors(result), tensors(expected)) for result in results)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = "add_.Tensor", "relu", "view", "cat", "where.self", "_foreach_add_.List"
+    assert all(has_kernel(f"aten::{name}", "PythonTLSSnapshot") for name in names)
 
 
 def complex_inverse():
@@ -520,9 +544,9 @@ def test_unlisted_calls_are_made_as_by_a_mode(function, replays, monkeypatch):
 @only_all
 def test_an_outer_mode_receives_unlisted_calls(replays, monkeypatch):
     """It sees what it sees around a mode in Python, and an inner one is asked first."""
-    seen = []
+    seen, x = [], torch.ones(3, requires_grad=True)
     for number in (0, 1):
-        x = torch.ones(3, requires_grad=True)
+        x.grad = None
         with Seen() as outer, way(monkeypatch, number):
             again(lambda: x.neg().abs().relu().sum().backward())
             with Seen() as inner:
