@@ -500,7 +500,7 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
 
 @only_all
 def test_unlisted_calls_are_not_boxed(replays, monkeypatch):
-    """What is written comes back itself, and a class of tensors sees its calls in lists, too."""
+    """Written tensors come back themselves, and a class of tensors sees its calls in lists, too."""
 
     def program():
         x, two = torch.arange(4.0), TwoTensor(torch.ones(4), torch.zeros(4))
