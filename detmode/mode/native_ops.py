@@ -96,7 +96,8 @@ def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadIn
     """Return what is left to the player of the calls of an overload that a mode receives."""
     if overload is None:
         return 1
-    is_atens = overload.run is caller_of(func)
+    # Overloads that take objects of classes in C++ are called in Python.
+    is_atens = overload.run is (caller_of(func) if type(func) is torch._ops.OpOverload else func)
     if overload.override is not None or overload.composite or not is_atens:
         return 0
     if overload.passes:

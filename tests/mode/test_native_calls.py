@@ -440,6 +440,7 @@ def test_a_negative_bin(replays, monkeypatch):
     assert by_player == in_python
 
 
+# PyTorch tells once of its support of such layouts.
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 def test_sparse_matrices_are_told_apart(replays, in_python, monkeypatch):
     """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
@@ -542,8 +543,9 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
 
     def step():
         torch._foreach_add_([x.neg(), x.view(2, 8) * 2], 1.0)
-        # What saves its result, as relu does, has PyTorch call the mode by itself.
-        (x @ weight).sum().backward()
+        # What saves its result has PyTorch ask the mode for copies of it, past the dispatcher.
+        with torch.profiler.record_function("as optimizers do"):
+            (x @ weight).relu().softmax(0).sum().backward()
 
     with way(monkeypatch, 1):
         again(step, 6)
@@ -551,6 +553,29 @@ def test_unlisted_calls_do_without_python(replays, monkeypatch):
         step()
         sys.setprofile(None)
     assert entered == []
+
+
+@only_all
+def test_unlisted_calls_are_not_boxed(replays, monkeypatch):
+    """Written tensors come back themselves, and a class of tensors sees its calls in lists, too."""
+
+    def program():
+        x, two = torch.arange(4.0), TwoTensor(torch.ones(4), torch.zeros(4))
+        assert x.add_(1) is x.sigmoid_() is x.mul_(torch.ones(4)) is x.mul_(2.0) is x
+        lists = torch._foreach_sqrt([x, x.to(torch.float64)])
+        torch._foreach_add_(lists, [x, x], alpha=2)
+        joined = torch.stack([two, torch.ones(4)])
+        chosen = torch.where(two > 0, two, torch.ones(4))
+        assert type(joined) is type(chosen) is TwoTensor
+        return *lists, joined.a, joined.b, chosen.a, chosen.b, *x.view(2, 2).unsafe_split(1)
+
+    expected = program()
+    with way(monkeypatch, 1):
+        results = [program() for _ in range(4)]
+    assert all(same_bits(tensors(result), tensors(expected)) for result in results)
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = "add_.Tensor", "relu", "view", "cat", "where.self", "_foreach_add_.List"
+    assert all(has_kernel(f"aten::{name}", "PythonTLSSnapshot") for name in names)
 
 
 def complex_inverse():
@@ -576,12 +601,13 @@ def test_unlisted_calls_are_made_as_by_a_mode(function, replays, monkeypatch):
 @only_all
 def test_an_outer_mode_receives_unlisted_calls(replays, monkeypatch):
     """It sees what it sees around a mode in Python, and an inner one is asked first."""
-    x, seen = torch.ones(3), []
+    seen, x = [], torch.ones(3, requires_grad=True)
     for number in (0, 1):
+        x.grad = None
         with Seen() as outer, way(monkeypatch, number):
-            again(lambda: x.neg().abs())
+            again(lambda: x.neg().abs().relu().sum().backward())
             with Seen() as inner:
-                again(lambda: x.exp())
+                again(lambda: x.exp().sum().backward())
         seen.append((outer.names, inner.names))
     assert seen[0] == seen[1]
     assert all(seen[1])
@@ -594,6 +620,55 @@ def test_calls_inside_those_of_another_mode(replays, monkeypatch):
     assert same_bits(results, [added(*data())] * 6)
     assert replays() >= 3
     assert [row.count for row in mode.records] == [6]
+
+
+class Saved(torch.autograd.Function):
+    """Saves its result, of which its backward has a copy."""
+
+    @staticmethod
+    def forward(ctx, x):
+        result = x * 2
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0]
+
+
+@only_all
+def test_saved_results_are_copied_as_without_a_mode(replays, monkeypatch):
+    """Their copies have no history of their own, and what is written since is an error."""
+
+    def program():
+        x = torch.ones(3, requires_grad=True)
+        (first,) = torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(Saved.apply(first).sum(), x)
+        written = x.exp()
+        written.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            written.sum().backward()
+        two = TwoTensor(torch.ones(3), torch.ones(3)).requires_grad_()
+        two.exp().sum().backward()
+        return first, second, two.grad.a
+
+    expected = program()
+    with way(monkeypatch, 1):
+        results = [program() for _ in range(4)]
+    assert all(same_bits(tensors(result), tensors(expected)) for result in results)
+
+
+@only_all
+def test_who_overrides_detach_has_copies_made_by_it(replays, monkeypatch):
+    """PyTorch asks Python for them as ever, and they count."""
+    rules = default_rules() + [rule("aten::detach", action=Native())]
+
+    def program():
+        again(lambda: torch.ones(3, requires_grad=True).exp().sum().backward())
+
+    (_, in_python), (_, by_player) = both(monkeypatch, program, rules=rules, warn_only=True)
+    assert by_player == in_python
+    assert [line[0] for line, *_ in by_player] == ["aten::detach.default"]
 
 
 def test_conditions_of_others_are_asked_each_time(replays, monkeypatch):

@@ -293,6 +293,7 @@ def test_other_arguments_are_other_calls(played: Played) -> None:
     assert played.count >= len(calls)
 
 
+# PyTorch tells once of its support of such layouts.
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 def test_sparse_matrices_are_told_apart(played: Played) -> None:
     """By layout, entries, order, dtypes, strides and alignment of what they consist of."""

@@ -122,9 +122,9 @@ LISTED = ("aten::trace", "aten::trace.out", "aten::cumprod", "aten::cumprod_", "
 
 
 def _kernels_of(name: str) -> list[str]:
-    """The table of an operator without the player's kernel, which stays where modes are called."""
+    """The table of an operator without the player's kernels, which stay where modes are called."""
     lines = torch._C._dispatch_dump_table(name).splitlines()
-    return [line for line in lines if not line.startswith("Python:")]
+    return [line for line in lines if not line.startswith(("Python:", "PythonTLSSnapshot:"))]
 
 
 def state() -> dict[str, object]:

@@ -207,7 +207,7 @@ def _flags() -> tuple[str, ...]:
     )
     abi = int(torch.compiled_with_cxx11_abi())
     return (
-        *("-std=c++20", "-O2", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
+        *("-std=c++20", "-O1", "-fPIC", "-w", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"),
         *(f"-I{folder}" for folder in folders),
     )
 

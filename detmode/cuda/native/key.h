@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
+#include <ATen/core/IListRef.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/aminmax.h>
@@ -41,6 +42,31 @@ std::deque<Op>& ops = *new std::deque<Op>;
 
 // Keys of tensors of Python's classes, and of forward-mode AD's zeros, which have no memory.
 const c10::DispatchKeySet FOREIGN({c10::DispatchKey::Python, c10::DispatchKey::ZeroTensor});
+
+// Whether no tensor is of a foreign class, and, if they are to be dense, nothing is to be noted.
+struct Plain {
+  explicit Plain(bool are_dense) : are_dense(are_dense), has_grad(at::GradMode::is_enabled()) {}
+  bool are_dense, has_grad;
+
+  bool operator()(const at::Tensor& t) const {
+    return !t.defined() ||
+           (!t.key_set().has_any(FOREIGN) &&
+            !(are_dense && (t.layout() != at::kStrided || (has_grad && t.requires_grad()))));
+  }
+  bool operator()(const std::optional<at::Tensor>& t) const { return !t || (*this)(*t); }
+  bool operator()(at::TensorList list) const { return std::ranges::all_of(list, *this); }
+  bool operator()(const at::ITensorListRef& list) const {
+    return std::all_of(list.begin(), list.end(), *this);
+  }
+  bool operator()(const c10::IValue& value) const {
+    if (value.isTensor()) return (*this)(value.toTensor());
+    return !value.isList() || std::ranges::all_of(value.toListRef(), *this);
+  }
+  template <class Value>
+  bool operator()(const Value&) const {  // no tensors
+    return true;
+  }
+};
 
 struct Key {  // all that a launcher, or the choice of a row, may depend on
   Key(const Op& op, const c10::IValue* arguments) {

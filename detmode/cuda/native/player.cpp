@@ -22,9 +22,11 @@
 #include <mutex>
 
 #include "chains.h"
+#include "interpreter.h"
 #include "key.h"
 #include "places.h"
 #include "replay.h"
+#include "unboxed.h"
 
 namespace {
 
@@ -216,12 +218,13 @@ std::atomic<int> n_levels{0};  // of the array, that have been in use
 // At the key `Python`, where dispatch modes receive calls, above PyTorch's kernel that calls them.
 struct ModeKernel final : Maker {
   using Maker::Maker;
+  using Below = InMode;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet set, Stack* stack) {
     const Level* level = receiver();
     // Of a tensor's class, or of another mode: what it calls inside is the program's.
     if (!level) return op.below->callBoxed(op.handle, set, stack);
-    const Share share = share_of(*level);
+    const Share share = share_of(*level, op);
     if ((share == ALL || share == DENSE) && is_plain(share == DENSE, *stack)) {
       const InMode inside;
       return op.handle.callBoxed(stack);
@@ -229,6 +232,14 @@ struct ModeKernel final : Maker {
     Pending next;
     const bool may_act = share >= DENSE && !in_python && !n_marks;
     if (!may_act || !makes(*level, set, stack, next)) hand_over(std::move(next), set, stack);
+  }
+  // Whether a call with these arguments is to be made at once, and nothing else.
+  bool passes_on(const auto&... arguments) const {
+    const Level* level = receiver();
+    const Share share = level ? share_of(*level, op) : NOTHING;
+    if (share != ALL && share != DENSE) return false;
+    const Plain is_plain(share == DENSE);
+    return (is_plain(arguments) && ...);
   }
 
   static const Level* receiver() {
@@ -240,26 +251,14 @@ struct ModeKernel final : Maker {
       if (level->mode.load() == mode) return level;
     return nullptr;
   }
-  Share share_of(const Level& level) const {
+  static Share share_of(const Level& level, const Op& op) {
     lookers++;
     const auto look = c10::make_scope_exit([] { lookers--; });
     Table* table = level.table.load();
     return table && op.number < MODE_OPS ? table->shares[op.number].load() : NOTHING;
   }
-  // Whether no tensor is of a foreign class, and, if they are to be dense, nothing is to be noted.
   bool is_plain(bool are_dense, const Stack& stack) const {
-    const bool has_grad = at::GradMode::is_enabled();
-    const auto is_plain = [&](const at::Tensor& t) {
-      return !t.defined() ||
-             (!t.key_set().has_any(FOREIGN) &&
-              !(are_dense && (t.layout() != at::kStrided || (has_grad && t.requires_grad()))));
-    };
-    return std::all_of(stack.end() - op.n_arguments, stack.end(), [&](const c10::IValue& value) {
-      if (value.isTensor()) return is_plain(value.toTensor());
-      return !value.isList() || std::ranges::all_of(value.toListRef(), [&](const auto& element) {
-        return !element.isTensor() || is_plain(element.toTensor());
-      });
-    });
+    return std::all_of(stack.end() - op.n_arguments, stack.end(), Plain(are_dense));
   }
   bool makes(const Level& level, c10::DispatchKeySet set, Stack* stack, Pending& next) {
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 1) return false;
@@ -267,6 +266,15 @@ struct ModeKernel final : Maker {
     return act(level.table, set, stack, next);
   }
 };
+
+// Whether the one mode that is on would pass the copying of a saved result on.
+bool passes_detach_on(const c10::TensorImpl& tensor) {
+  static const Op& detach = ops[mode_ops.at({"aten::detach", ""})];
+  if (c10::impl::TorchDispatchModeTLS::stack_len() > 1 || tensor.key_set().has_any(FOREIGN))
+    return false;
+  const Level* level = ModeKernel::receiver();
+  return level && ModeKernel::share_of(*level, detach) == ALL;
+}
 
 }  // namespace
 
@@ -299,18 +307,35 @@ void dm_register(int number) {
       nullptr, "detmode"));
 }
 void dm_unregister(int op) { ops[op].registration.reset(); }
-// Once, for all operators of ATen. Where no mode is, nothing reaches the kernels.
+// Once, for all operators of ATen and of the profiler, which optimizers call. Where no mode is,
+// nothing reaches the kernels.
 void dm_register_for_modes() {
   auto& dispatcher = c10::Dispatcher::singleton();
+  const Signatures<ModeKernel> signatures;
+  const auto put = [&](const Op& op, c10::DispatchKey key, c10::KernelFunction kernel) {
+    static auto& registrations = *new std::deque<c10::RegistrationHandleRAII>;
+    registrations.push_back(dispatcher.registerImpl(
+        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, "detmode"));
+  };
   for (const auto& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::") || !dispatcher.findSchema(name)) continue;
+    const bool is_torchs = name.name.starts_with("aten::") || name.name.starts_with("profiler::");
+    if (!is_torchs || !dispatcher.findSchema(name)) continue;
     const int number = dm_op(name.name.c_str(), name.overload_name.c_str(), "Python");
     Op& op = ops[mode_ops[name] = number];
     op.below = op.handle.getComputedKernelForDispatchKey(op.key);
-    op.registration.emplace(dispatcher.registerImpl(
-        name, op.key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ModeKernel>(&op)),
-        std::nullopt, nullptr, "detmode"));
+    const auto makers = signatures.find(types_of(op.handle.schema()));
+    if (makers != signatures.end()) try {
+        auto kernel = makers->second.at_python(op.handle, std::make_unique<ModeKernel>(&op));
+        constexpr auto SNAPSHOT = c10::DispatchKey::PythonTLSSnapshot;
+        if (!op.handle.hasKernelForDispatchKey(SNAPSHOT))
+          put(op, SNAPSHOT, makers->second.snapshot(op.handle));
+        put(op, op.key, std::move(kernel));
+        continue;
+      } catch (const c10::Error&) {  // in C++ it takes other types
+      }
+    put(op, op.key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ModeKernel>(&op)));
   }
+  ask_for_copies(passes_detach_on);
 }
 // The number of an operator whose calls modes may leave to C++; -1 if it has none.
 int dm_mode_op(const char* name, const char* overload) {
