@@ -351,11 +351,11 @@ UNSEEN = (
 PLANS = (
     *_seen_by(
         "test_plans.py",
-        ("forms.py", "_part_of_form", 'f"repr({value})"', "value"),
+        ("forms.py", "FormFunctions._part", 'f"repr({value})"', "value"),
         ("forms.py", "Matcher._differences", "source != target", "False"),
         ("forms.py", "Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
         ("forms.py", "Matcher._guard", "() is {is_enabled()}", "() is not None"),
-        ("plans.py", "written_by", "call.signature.out_names or ", ""),
+        ("plans.py", "recording_of", "call.signature.out_names or ", ""),
     ),
 )
 

@@ -470,6 +470,17 @@ def test_sparse_matrices_are_told_apart(replays, in_python, monkeypatch):
     assert numbers[-1] == 0
 
 
+def test_each_of_many_keys_is_learned(replays, in_python, monkeypatch):
+    """Two whose hashes have a part in common do not keep each other from it."""
+
+    def step():
+        for n in range(1, 400):
+            torch.ones(n).cumsum(0)
+
+    with way(monkeypatch, 1):
+        assert again(lambda: in_python(step), 9) == 0
+
+
 def test_operators_that_a_plan_calls(replays, in_python, monkeypatch):
     """An indexed sum over several dimensions numbers its elements by an operator of ATen's."""
     index = torch.tensor([[[0, 2], [1, 1]], [[1, 0], [2, 2]]])

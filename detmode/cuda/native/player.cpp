@@ -52,11 +52,19 @@ struct Table {  // of a block
   std::atomic<uint64_t> turn;  // of acting for blocks: threads join each
   Chains<Plan> plans;
   Chains<uint32_t> entries;  // by operator, row and place
-  std::atomic<uint64_t> seen[SEEN] = {};
+  std::atomic<uint64_t> seen[SEEN] = {}, n_seen{0};
   std::atomic<Share> shares[MODE_OPS] = {};
 
   const Plan* plan_for(const auto& key) const {
     return plans.find(key.hash, [&](const Plan& plan) { return key == plan.key; });
+  }
+  // Whether a key was met before. Else it is noted at one of two places, by turns: keys that meet
+  // at one would displace each other for good.
+  bool has_seen(uint64_t hash) {
+    auto &first = seen[hash % SEEN], &second = seen[(hash >> 32) % SEEN];
+    if (first == hash || second == hash) return true;
+    (n_seen++ % 2 ? first : second) = hash;
+    return false;
   }
 };
 
@@ -116,7 +124,7 @@ struct Maker : c10::OperatorKernel {
     if (!entry || (is_passed ? met : joined) != table->turn) {
       // At the second sight: what is met once leaves nothing behind, and costs Python nothing.
       const bool is_new = !plan;
-      if (is_new && table->seen[key.hash % SEEN].exchange(key.hash) != key.hash) return false;
+      if (is_new && !table->has_seen(key.hash)) return false;
       next = {&op, table->number, key.hash, key.shares_memory, by_values, {}};
       if (is_new) next.key.assign(key.words, key.words + key.n);
       return false;
