@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import logging
 import math
 import os
 import re
@@ -64,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     selection.limit(family=config.option.family, case=config.option.case)
     config.pluginmanager.register(LeftOut(config), "left-out")
     if not hasattr(config, "workerinput") and native.is_wanted():
+        # What the thread imports would make this logger, while pytest goes through all of them.
+        logging.getLogger("filelock")
         # Once for all processes. Until it is there, Python makes the calls of the tests.
         threading.Thread(target=native.prepare, daemon=True).start()
 
