@@ -1,4 +1,4 @@
-"""Last words of a process that a launcher stops, as it does when another rank has failed."""
+"""Last words of a process that is stopped: by a cluster, or by a launcher whose rank has failed."""
 
 from __future__ import annotations
 

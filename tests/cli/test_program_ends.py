@@ -21,7 +21,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 INDEX_ADD = "torch.zeros(3).index_add(0, torch.tensor([1, 1]), torch.ones(2))"
 PROGRAM = f"""
-import os, sys, threading, time, torch
+import os, signal, sys, threading, time, torch
 from concurrent.futures import ThreadPoolExecutor
 def work(): {INDEX_ADD}
 print("begun")
@@ -87,6 +87,13 @@ def test_a_program_runs_until_its_threads_end(report_of: Any, last: str) -> None
                 0,
                 "os.execv at script.py:6, after which detmode does not follow the program",
                 id="exec",
+            ),
+            pytest.param(
+                "work(); os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
+                -15,
+                "SIGTERM",
+                id="SIGTERM",
+                marks=pytest.mark.skipif(os.name != "posix", reason="Windows has no such signal"),
             ),
             pytest.param("work(); 1 / 0", 1, "ZeroDivisionError at script.py:6", id="error"),
             pytest.param("work(); sys.exit(5)", 5, "exit code 5", id="exit code"),

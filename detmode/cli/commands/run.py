@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,8 +142,8 @@ class _RunReport:
         self._telling = threading.Lock()  # taken once
 
     def given_early(self) -> AbstractContextManager[None]:
-        """Give the report when a launcher stops this rank in the block."""
-        return nullcontext() if self._shared is None else when_terminated(self._tell_early)
+        """Give the report when a launcher or a cluster stops this process in the block."""
+        return when_terminated(self._tell_early)
 
     def tell(self, error: BaseException | None) -> None:
         """Give the report when the program has ended, with an error or without."""
@@ -157,8 +157,9 @@ class _RunReport:
     def _tell_early(self) -> None:
         if self._telling.acquire(blocking=False):
             self._give("SIGTERM", LAST_WORDS)
-        elif self._shared is not None:
-            self._shared.hurry()
+        else:
+            if self._shared is not None:
+                self._shared.hurry()
             # The program has ended, and so does the process once its report is given.
             self._telling.acquire()
 
