@@ -201,12 +201,9 @@ def _leave(level: Level) -> None:
 
 def _follow() -> None:
     """Tell the open levels whether one table decides in all threads: that of the last of them."""
-    for level in _levels[:-1]:
-        level.decide_everywhere(False)
-    if _levels:
-        last = _levels[-1]
-        are_one_threads = all(level.thread == last.thread for level in _levels)
-        last.decide_everywhere(are_one_threads or all(level.mode is last.mode for level in _levels))
+    are_one = len({x.thread for x in _levels}) < 2 or len({id(x.mode) for x in _levels}) < 2
+    for level in _levels:
+        level.decide_everywhere(are_one and level is _levels[-1])
 
 
 def _tell(mode: BaseMode, value: str, site: Site) -> None:
