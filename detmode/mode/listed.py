@@ -78,11 +78,8 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def _above_modes() -> DispatchKeySet:
-    """Return the keys that are excluded in a dispatch mode; it resolves views itself.
-
-    A mode that is entered there receives calls by `Python`. In PyTorch 2.9 that fails where
-    `PythonTLSSnapshot` has not been passed.
-    """
+    """Return the keys that are excluded in a dispatch mode; it resolves views itself."""
+    # Not PythonTLSSnapshot: without it PyTorch 2.9 fails in a mode that is entered there.
     above = torch._C._dispatch_keyset_full() - torch._C._dispatch_keyset_full_after(
         DispatchKey.Python
     )
