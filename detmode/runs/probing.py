@@ -217,7 +217,12 @@ class Probe(RunObserver):
 
 
 def probe(
-    fn: Callable[..., Any], *args: Any, repeats: int = 3, skip: Iterable[str] = (), **kwargs: Any
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    repeats: int = 3,
+    skip: Iterable[str] = (),
+    **kwargs: Any,
 ) -> ProbeReport:
     """Run ``fn(*args, **kwargs)``, each operator several times, and report which ones vary.
 

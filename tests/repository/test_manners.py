@@ -11,6 +11,7 @@ import torch
 import detmode
 from detmode import DeterministicMode, Report, ReportRow, RuleTable
 from detmode.runs.ranks_comparison import RunComparison
+from detmode.testing import assert_reproducible
 from detmode.testing.suite import CheckedMode
 
 
@@ -177,3 +178,11 @@ def test_completion_shows_public_names():
         "assert_order_independent",
         "assert_reproducible",
     }
+
+
+@pytest.mark.parametrize("calling", [detmode.audit, detmode.probe, assert_reproducible])
+def test_a_function_that_is_called_may_have_any_keyword(calling):
+    """Even ``fn``, which is the name of the function itself."""
+    received = []
+    calling(lambda *, fn: received.append(fn), fn=3)
+    assert set(received) == {3}

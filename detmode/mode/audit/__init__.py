@@ -17,7 +17,7 @@ __all__ = ["Audit", "AuditReport", "audit"]
 P = ParamSpec("P")
 
 
-def audit(fn: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> AuditReport:
+def audit(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> AuditReport:
     """Run ``fn(*args, **kwargs)`` as if on CUDA and report what would happen to each call.
 
     The tensors are CPU or meta tensors. Nothing is raised or warned about, no CUDA kernel runs, and
