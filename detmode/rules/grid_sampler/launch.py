@@ -9,7 +9,7 @@ from torch import Tensor
 
 from detmode.cuda.checks import raises_like_aten
 from detmode.rules.grid_sampler.gradients import backward
-from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
+from detmode.rules.grid_sampler.sampling import BILINEAR
 
 ZEROS = 0
 
@@ -43,9 +43,9 @@ def grid_sampler_2d_backward(
         ValueError: a ``grad_output`` of another shape than the forward operator's output.
         NotImplementedError: a dtype that is not floating point.
     """
-    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    how = interpolation_mode, padding_mode, align_corners
     name = "grid_sampler_2d_backward_cuda"
-    return backward(name, 2, how, input, grid, grad_output, output_mask)
+    return backward(name, 2, grad_output, input, grid, *how, output_mask)
 
 
 # Whether it has mode 2 depends on PyTorch's version: its shape function is asked.
@@ -75,9 +75,9 @@ def grid_sampler_3d_backward(
     Raises:
         Exception: as :func:`grid_sampler_2d_backward`.
     """
-    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    how = interpolation_mode, padding_mode, align_corners
     name = "grid_sampler_3d_backward_cuda"
-    return backward(name, 3, how, input, grid, grad_output, output_mask)
+    return backward(name, 3, grad_output, input, grid, *how, output_mask)
 
 
 @raises_like_aten
@@ -99,7 +99,8 @@ def cudnn_grid_sampler_backward(
     """
     if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
-    name, how = "cudnn_grid_sampler_backward", Sampling(BILINEAR, ZEROS, True)
-    of_input, of_grid = backward(name, 2, how, self, grid, grad_output, (True, True))
+    how = BILINEAR, ZEROS, True
+    name = "cudnn_grid_sampler_backward"
+    of_input, of_grid = backward(name, 2, grad_output, self, grid, *how, (True, True))
     assert of_input is not None
     return of_input, of_grid
