@@ -10,14 +10,7 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import axis_of
-from detmode.rules.order_statistics.ways import (
-    CAPACITIES,
-    DTYPES,
-    ByBlock,
-    ByBlocks,
-    ByThread,
-    choose,
-)
+from detmode.rules.order_statistics.ways import CAPACITIES, DTYPES, SelectWay, choose
 
 MEDIAN, NANMEDIAN, KTH = 0, 1, 2
 
@@ -77,7 +70,7 @@ def select(
     keepdim: bool,
     kind: int,
     k: int = 0,
-    way: ByThread | ByBlock | ByBlocks | None = None,
+    way: SelectWay | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Select as all of these do; ``way``: None for the one that sizes choose."""
     axis = axis_of(self, dim)
@@ -97,22 +90,22 @@ def select(
         return values, indices
     slices = values.numel()
     way = way or choose(n, slices, self.dtype)
-    if isinstance(way, ByThread):
+    if way.by == "thread":
         launch(
-            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {way.capacity}>", slices,
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {way.size}>", slices,
             input=contiguous(grown), values=values, indices=indices, slices=slices, n=n,
             inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
     rows = contiguous(grown.movedim(axis, -1))
-    if isinstance(way, ByBlocks):
-        _select_long(rows, values, indices, n, kind, k, way.chunks)
+    if way.by == "blocks":
+        _select_long(rows, values, indices, n, kind, k, way.size)
         return values, indices
     launch_blocks(
-        SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.threads,
-        shared=n * self.itemsize if way.shared else 0,
+        SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.size,
+        shared=n * self.itemsize if way.keeps_keys else 0,
         input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
-        cached=way.shared,
+        cached=way.keeps_keys,
     )  # fmt: skip
     return values, indices
 

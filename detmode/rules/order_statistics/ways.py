@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -23,31 +23,27 @@ SHARE = 4096
 """Elements of a long row that are worth a block."""
 
 
-class ByThread(NamedTuple):
-    """A thread selects in a slice, of which it keeps so many elements at most."""
+class SelectWay(NamedTuple):
+    """A way to select in a slice.
 
-    capacity: int
+    Args:
+        by: a thread, a block, or several blocks.
+        size: elements that the thread keeps at most, threads of the block, or blocks.
+        keeps_keys: the block keeps the keys of the slice in shared memory.
+    """
 
-
-class ByBlock(NamedTuple):
-    """A block of so many threads selects in a row; ``shared``: it keeps the row's keys."""
-
-    threads: int
-    shared: bool
-
-
-class ByBlocks(NamedTuple):
-    """So many blocks share a row."""
-
-    chunks: int
+    by: Literal["thread", "block", "blocks"]
+    size: int
+    keeps_keys: bool = False
 
 
-def choose(n: int, slices: int, dtype: torch.dtype) -> ByThread | ByBlock | ByBlocks:
+def choose(n: int, slices: int, dtype: torch.dtype) -> SelectWay:
     """Choose how to select in slices of ``n`` elements each."""
     fitting = (size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes)
     capacity = next(fitting, None)
     if capacity is not None and (capacity <= 32 or slices >= MANY):
-        return ByThread(capacity)
+        return SelectWay("thread", capacity)
     if n >= 2**31 or (n > LONG and slices < FEW):
-        return ByBlocks(max(1, min(-(-n // SHARE), 8 * FEW // slices)))
-    return ByBlock(64 if n <= 512 else 256 if n <= 8192 else 1024, n * dtype.itemsize <= CACHE)
+        return SelectWay("blocks", max(1, min(-(-n // SHARE), 8 * FEW // slices)))
+    threads = 64 if n <= 512 else 256 if n <= 8192 else 1024
+    return SelectWay("block", threads, n * dtype.itemsize <= CACHE)
