@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
-
-__all__ = ["ABOUT_FORMS", "HOST_READ", "OperatorFacts", "operator_facts"]
 
 ABOUT_FORMS = frozenset(
     (
@@ -25,28 +22,14 @@ _REFUSED_TAGS = {
 }
 
 
-class OperatorFacts(NamedTuple):
-    """The facts about an operator, which its schema takes long to tell.
-
-    Args:
-        name: without that of the overload.
-        n_results: their number.
-        writes: whether it writes to its arguments.
-        makes_views: whether its results are views of them.
-        problem: the reason why no plan calls it.
-    """
-
-    name: str
-    n_results: int
-    writes: bool
-    makes_views: bool
-    problem: str | None
-
-
 @functools.lru_cache(1 << 10)
-def operator_facts(func: torch._ops.OpOverload) -> OperatorFacts:
-    """Return the facts about an operator."""
+def operator_facts(func: torch._ops.OpOverload) -> tuple[str, int, bool, bool, str | None]:
+    """Return the facts about an operator, which its schema takes long to tell.
+
+    They are its name without that of the overload, the number of its results, whether it writes to
+    its arguments, whether its results are views of them, and the reason why no plan calls it.
+    """
     schema, tags = func._schema, func.tags
     makes_views = not schema.is_mutable and any(result.alias_info for result in schema.returns)
     problem = next((problem for tag, problem in _REFUSED_TAGS.items() if tag in tags), None)
-    return OperatorFacts(schema.name, len(schema.returns), schema.is_mutable, makes_views, problem)
+    return schema.name, len(schema.returns), schema.is_mutable, makes_views, problem

@@ -38,8 +38,6 @@ from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 
-__all__ = ["WRITERS", "OnGpu", "player", "view_of"]
-
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes in which patterns of so many bytes are written."""
 _DEVICE_TO_DEVICE = 3
@@ -210,7 +208,7 @@ class _Writer:
         """Look at values."""
 
 
-class OnGpu(_Writer):
+class _OnGpu(_Writer):
     """By the driver's calls, on the current stream of the current GPU."""
 
     empty = staticmethod(allocation.on_cuda)
@@ -275,7 +273,7 @@ class _OnHost(_Writer):
         self.line(self.call(self.name(step.function), step.args, step.kwargs))
 
 
-WRITERS: dict[str, type[_Writer]] = {"cuda": OnGpu, "cpu": _OnHost}
+WRITERS: dict[str, type[_Writer]] = {"cuda": _OnGpu, "cpu": _OnHost}
 """By the type of device."""
 
 
