@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import Difference, difference, largest_of
-from detmode.bits.disturbance import Disturbance
+from detmode.bits.disturbance import Streams, disturbed
 from detmode.bits.effects import Effects, effects_of
 from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
 from detmode.bits.tensors import has_data
@@ -78,7 +78,7 @@ class Probe(RunObserver):
                 )
             check_operator("skip", name)
         self._overloads: dict[Any, tuple[Effects, str | None]] = {}
-        self._disturbance = Disturbance()
+        self._streams: Streams = {}
         self._probed = 0
         self._passed_over: Counter[tuple[str, str]] = Counter()
         # By overload and site: the number of probed calls, and the row once one has varied.
@@ -170,7 +170,10 @@ class Probe(RunObserver):
         for repeat in range(self._repeats):
             try:
                 args, kwargs = start.again()
-                with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
+                with (
+                    disturbed(self._streams, repeat, devices, on_host=on_host) as names,
+                    repeated(),
+                ):
                     result = call.run(*args, **kwargs)
                 start.check()
                 on_host |= "schedule" in names

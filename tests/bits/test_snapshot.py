@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import Difference, difference, same_bits
-from detmode.bits.snapshot import Snapshot
+from detmode.bits.snapshot import snapshot
 
 E5M2, E4M3 = torch.float8_e5m2, torch.float8_e4m3fn
 
 
 def copied(*args: object, whole: bool = False) -> tuple[object, ...]:
-    return Snapshot(args, {}, whole=whole).copy()[0]
+    return snapshot(args, {}, whole=whole)()[0]
 
 
 @pytest.mark.parametrize(
@@ -48,31 +48,31 @@ def test_copy_is_the_same(tensor: Tensor) -> None:
 def test_an_argument_that_the_call_resizes() -> None:
     """A copy made after the call has the shape and the values from before it."""
     tensor = torch.arange(6.0)[2:4]
-    snapshot = Snapshot((tensor,), {})
+    copy = snapshot((tensor,), {})
     tensor.resize_(9).fill_(7)
-    assert snapshot.copy()[0][0].tolist() == [2, 3]
+    assert copy()[0][0].tolist() == [2, 3]
 
 
 def test_bytes_that_the_call_counts_from_the_beginning() -> None:
     """They are where they were in their storage, however that is aligned."""
     tensor = torch.arange(40.0)[7:]
     for _ in range(8):
-        ((copy, *_), _) = Snapshot((tensor,), {}, whole=True, in_place=True).copy()
+        ((copy, *_), _) = snapshot((tensor,), {}, whole=True, in_place=True)()
         assert torch.as_strided_copy(copy, (3,), (1,), 2).tolist() == [2, 3, 4]
 
 
 def test_aliases_stay_aliases() -> None:
     """Of a tensor and its view, and of a tensor given twice; other copies are apart."""
     base = torch.zeros(6)
-    snapshot = Snapshot((base, [base[2:], None]), {"again": base})
-    (one, (view, nothing)), kwargs = snapshot.copy()
+    copy = snapshot((base, [base[2:], None]), {"again": base})
+    (one, (view, nothing)), kwargs = copy()
     view[0] = 5
     assert one.tolist() == [0, 0, 5, 0, 0, 0]
     assert kwargs["again"] is one
     assert nothing is None
     assert base.tolist() == [0] * 6
     base.fill_(7)
-    assert snapshot.copy()[0][0].tolist() == [0] * 6
+    assert copy()[0][0].tolist() == [0] * 6
 
 
 def test_only_what_is_used_is_copied() -> None:
@@ -86,7 +86,7 @@ def test_only_what_is_used_is_copied() -> None:
 
 def test_quantized_tensors_are_refused() -> None:
     with pytest.raises(RuntimeError, match="qint8"):
-        Snapshot((torch._empty_affine_quantized([2], scale=1.0, dtype=torch.qint8),), {})
+        snapshot((torch._empty_affine_quantized([2], scale=1.0, dtype=torch.qint8),), {})
 
 
 def bits(*patterns: int) -> Tensor:
