@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.dtypes import CTYPES
-from detmode.cuda.host.library import Build, Library, compile, default_build, load
+from detmode.cuda.host.library import Library, compile, default_build, load
 from detmode.cuda.host.limit import limited
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.host.watch import Watch
@@ -29,7 +29,6 @@ from detmode.process.undo import Undo
 
 __all__ = [
     "MOST_SHARED",
-    "Build",
     "DeviceAssert",
     "LaunchError",
     "Library",
@@ -215,7 +214,7 @@ def launch_blocks(
     entries = source.together(entry)
     position = entries.index(entry)
     races = _schedule.races or watch is not None
-    library = compile(source, Build.RACES if races else default_build(), entries)
+    library = compile(source, "races" if races else default_build(), entries)
     numbers, tensors = bound
     pointers = bytes(8 * len(signature.pointers))
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)

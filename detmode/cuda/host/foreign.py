@@ -14,14 +14,9 @@ from pathlib import Path
 
 from detmode.cuda.host.dropped import with_dropped_results
 from detmode.cuda.host.foreign_signature import ForeignSignature
-from detmode.cuda.host.library import Build, Library, compile
+from detmode.cuda.host.library import Library, compile
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
-
-__all__ = ["BUILD", "ForeignSource"]
-
-BUILD = Build.RACES
-"""The build of such sources, which sees every access."""
 
 HEADERS = Path(__file__).parent / "cuda_headers"
 
@@ -29,32 +24,23 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")[^\n]*
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _EMPTY = frozenset(
     (
-        "cuda.h",
-        "cuda_runtime.h",
-        "cuda_runtime_api.h",
-        "device_functions.h",
-        "device_launch_parameters.h",
-        "driver_types.h",
-        "math_functions.h",
-        "sm_20_atomic_functions.h",
-        "vector_functions.h",
-        "vector_types.h",
+        *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_functions.h"),
+        *("device_launch_parameters.h", "driver_types.h", "math_functions.h"),
+        *("sm_20_atomic_functions.h", "vector_functions.h", "vector_types.h"),
     )
 )
 """Headers of CUDA's for what every source has here anyway."""
+_OF_C = (
+    *("assert", "float", "inttypes", "limits", "math", "stddef", "stdint", "stdio", "stdlib"),
+    "string",
+)
 _LIBRARY = frozenset(
-    f"{prefix}{name}{suffix}"
-    for prefix, suffix, names in (
-        ("", ".h", "assert float inttypes limits math stddef stdint stdio stdlib string"),
-        (
-            "c",
-            "",
-            "assert float inttypes limits math stddef stdint stdio stdlib string",
-        ),
-        ("", "", "algorithm array functional initializer_list limits numeric tuple type_traits"),
-        ("", "", "utility"),
+    (
+        *(f"{name}.h" for name in _OF_C),
+        *(f"c{name}" for name in _OF_C),
+        *("algorithm", "array", "functional", "initializer_list", "limits", "numeric", "tuple"),
+        *("type_traits", "utility"),
     )
-    for name in names.split()
 )
 """Headers of C++'s library that kernels may use."""
 _ALWAYS = ("math.h", "stdint.h", "stdio.h")
@@ -227,14 +213,15 @@ class ForeignSource(Source):
             CompileError: it does not compile; if it uses something that the runner does not have,
                 one line names it.
         """
+        # The build that sees every access.
         if len(self.entries) > 1:
             try:
-                return compile(self, BUILD)
+                return compile(self, "races")
             except CompileError:
                 # Perhaps another of the kernels does not compile.
                 self._set_entries([self.entry])
         try:
-            return compile(self, BUILD)
+            return compile(self, "races")
         except CompileError as error:
             raise self._explained(error) from None
 
