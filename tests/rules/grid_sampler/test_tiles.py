@@ -296,6 +296,7 @@ def test_first_and_last_numbers_that_a_record_holds(decisions) -> None:
             "input": torch.zeros(1, 1, size, 1),
             "grid": places.contiguous(),
             "grad_output": torch.tensor([1.0, 3.0]).view(1, 1, 1, 2),
+            "interpolation_mode": BILINEAR,
             "padding_mode": 0,
             "align_corners": False,
         }
