@@ -16,18 +16,6 @@ from torch import Tensor
 
 from detmode.cuda.recording import thread
 
-__all__ = [
-    "clone",
-    "contiguous",
-    "empty",
-    "empty_like",
-    "new_arange",
-    "new_empty",
-    "new_full",
-    "new_zeros",
-    "stretch",
-]
-
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
 _of_compiled_code: Any = torch._C._dynamo.guards
 _on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu

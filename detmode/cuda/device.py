@@ -23,8 +23,6 @@ from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.process.undo import Lock
 
-__all__ = ["extra", "launch_blocks", "unavailable"]
-
 # Static and dynamic shared memory that a block may have before the kernel's limit is raised.
 _SHARED_DEFAULT = 48 * 1024
 # The driver's CU_STREAM_CAPTURE_MODE_RELAXED.

@@ -17,17 +17,6 @@ from detmode.cuda.recording import thread
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
-__all__ = [
-    "ctype",
-    "index_ctype",
-    "launch",
-    "launch_blocks",
-    "load",
-    "magic_number",
-    "most_shared",
-    "unavailable",
-]
-
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536

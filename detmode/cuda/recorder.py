@@ -35,8 +35,6 @@ from detmode.cuda.plan import (
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untrace_dispatch
 
-__all__ = ["Recorder"]
-
 _of_compiled_code: Any = torch._C._dynamo.guards
 _empty: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
 

@@ -22,8 +22,6 @@ from detmode.cuda.plan import CONSTANT, LARGEST, Look
 from detmode.cuda.recorder import Recorder
 from detmode.process.undo import Undo
 
-__all__ = ["host_check", "one_above", "recording", "thread"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _HOST_READS = frozenset(

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of", "refuse_names"]
-
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
 _KERNEL = re.compile(rf"__global__\s+{_BOUNDS}void\s+{_BOUNDS}(\w+)\s*\(([^()]*)\)")

@@ -21,8 +21,6 @@ import torch
 from detmode.cuda.dtypes import COMPLEX, CTYPES, FLOATING, INTEGRAL, OPMATH, REDUCED
 from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
-__all__ = ["CompileError", "Source", "compile_for", "sources_of"]
-
 INCLUDE_DIRECTORY = Path(__file__).parent / "include"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<name>"[^"]+"|<[^>]+>)')
