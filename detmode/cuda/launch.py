@@ -160,18 +160,14 @@ _What: TypeAlias = tuple[Source, str, tuple[int, int, int], int]
 def _launch(what: _What, grid: tuple[int, int, int], arguments: dict[str, object]) -> None:
     """Launch where the tensors are, once it is known that they are at one place."""
     source, entry, _, _ = what
-    bound = (source.signatures.get(entry) or source.signature(entry)).bind(arguments)
-    first, index = None, 0
-    for tensor in bound[1]:
-        if tensor is None:
-            continue
-        # Quicker than the devices, of which PyTorch makes objects.
-        if first is None:
-            first, index = tensor, tensor.get_device()
-        elif tensor.get_device() != index:
-            check_devices(entry, first, tensor)
-    if first is None:
+    bound = source.signature(entry).bind(arguments)
+    tensors = [tensor for tensor in bound[1] if tensor is not None]
+    if not tensors:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+    first, index = tensors[0], tensors[0].get_device()
+    for tensor in tensors:
+        if tensor.get_device() != index:
+            check_devices(entry, first, tensor)
     _start(what, grid, bound, first, index)
 
 

@@ -42,8 +42,6 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 """The dtypes in which patterns of so many bytes are written."""
 _DEVICE_TO_DEVICE = 3
 """The kind of a copy, for ``cudaMemcpyAsync``."""
-_of_compiled_code: Any = torch._C._dynamo.guards
-_reinterpret: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 
 
 def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
@@ -291,5 +289,5 @@ def view_of(memory: Tensor, byte: int, form: Form) -> Tensor:
     # As many as make up whole elements of the other dtype.
     at_once = max(form.dtype.itemsize // memory.dtype.itemsize, 1)
     whole = (last + 1) // at_once * at_once
-    elements = _reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
-    return _reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)
+    elements = allocation.reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
+    return allocation.reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)

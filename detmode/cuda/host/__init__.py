@@ -25,6 +25,7 @@ from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavail
 from detmode.cuda.host.watch import Watch
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import Source
+from detmode.process.extent import extent_of
 from detmode.process.undo import Undo
 
 __all__ = [
@@ -183,16 +184,6 @@ def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
     )
 
 
-def _extent(tensor: Tensor) -> int:
-    """Return the bytes from the first element to the end of the last one in memory."""
-    if tensor.numel() == 0:
-        return 0
-    if tensor.is_contiguous():
-        return tensor.numel() * tensor.itemsize
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize
-
-
 def launch_blocks(
     source: Source,
     entry: str,
@@ -270,7 +261,8 @@ def _packed(
         name = signature.parameters[i].name
         _check_pointee(f"{signature.where}: {name}", kind == "c", pointee, tensor)
         packed[i].value = start = tensor.data_ptr()
-        regions.append((start, start + _extent(tensor), kind == "p", i))
+        begin, end = extent_of(tensor)
+        regions.append((start, start + end - begin, kind == "p", i))
     return packed, regions
 
 

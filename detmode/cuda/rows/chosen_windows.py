@@ -61,8 +61,6 @@ class Pooled:
         shared: channels where they come last, otherwise planes: these are shared out among threads.
     """
 
-    __slots__ = ("_parts", "elements", "flat", "out_sizes", "planes", "shared", "sizes", "windows")
-
     def __init__(
         self,
         leading: tuple[int, ...],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -214,7 +214,6 @@ def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int, mean: b
     return _row(dtype, 1, mean) if begin % 8 or inner % row.width else row
 
 
-@cache
 def _row(dtype: torch.dtype, width: int, mean: bool) -> _Row:
     components, words = parts_of(dtype)
     return _Row(f"row_{'mean' if mean else 'sum'}<{ctype(dtype)}>", width, components * words)
