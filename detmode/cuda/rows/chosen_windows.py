@@ -128,13 +128,13 @@ def pooled_of(
     return Pooled(shape[:-spatial], sizes, out_sizes, memory_format is torch.contiguous_format)
 
 
-def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:
+def entries(kernel: str) -> tuple[str, ...]:
     """The name expressions of ``kernel``, a template of a dtype, a thread's share, an index."""
     return tuple(
         entry_of(kernel, dtype, Share(per_thread, index))
         for dtype in FLOATING
-        for per_thread in shares
-        for index in ("int32_t", "int64_t")
+        for per_thread in (1, PER_THREAD)
+        for index in KEYS
     )
 
 
@@ -221,7 +221,6 @@ def _launched(
     memory_format: torch.memory_format,
     **windows: Any,
 ) -> Tensor:
-    """``grad_input``, which the kernel writes."""
     launch(
         source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),

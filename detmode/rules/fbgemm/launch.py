@@ -51,5 +51,4 @@ def jagged_index_add(
 
 
 def _begins(offsets: Tensor) -> Tensor:
-    """Return the first row of each sequence."""
     return torch.nn.functional.pad(offsets[:-1], (1, 0)) if len(offsets) else offsets

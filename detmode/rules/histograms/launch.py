@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -77,19 +76,12 @@ def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float 
     return torch.bincount(place, minlength=bins).to(self.dtype)
 
 
-class _HistcWay(NamedTuple):
-    """So many blocks count; ``in_shared``: each in its own shared memory first."""
-
-    blocks: int
-    in_shared: bool
-
-
-def choose(n: int, bins: int) -> _HistcWay:
-    """Choose how ``n`` elements are counted."""
+def choose(n: int, bins: int) -> tuple[int, bool]:
+    """Choose the blocks that count, and if each does in its own shared memory first."""
     in_shared = bins <= SHARED_BINS
     # A block reads no fewer elements than it has counts to hand over.
     share = max(BLOCK * 16, bins if in_shared else 0)
-    return _HistcWay(min(-(-n // share), MOST_BLOCKS), in_shared)
+    return min(-(-n // share), MOST_BLOCKS), in_shared
 
 
 def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
