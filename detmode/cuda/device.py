@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,14 +83,8 @@ def _arch(capability: tuple[int, int]) -> str:
     return f"compute_{max(older)}" if older else f"sm_{number}"
 
 
-def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
-    """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it."""
-    file = _kept(source, entry, arch)
-    return file.path, file.note
-
-
-def _kept(source: Source, entry: str, arch: str) -> CachedFile:
-    """The code of `entry`, with its name in it as the note.
+def compiled(source: Source, entry: str, arch: str) -> CachedFile:
+    """The file of `entry`'s code, made where the cache lacks it; its note is the entry's name.
 
     The key is the content: text, entry, architecture, options and NVRTC's version.
     """
@@ -127,7 +120,7 @@ class _Kernel:
         import cupy
 
         arch = _arch(torch.cuda.get_device_capability(index))
-        file = _kept(source, entry, arch)
+        file = compiled(source, entry, arch)
         # RawModule keeps the machine code loaded for as long as this object lives.
         self.raw = cupy.RawModule(path=file.loaded_from).get_function(file.note)
         self.function: int = self.raw.kernel.ptr

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.host.library import Library, compile, default_build, load
-from detmode.cuda.host.limit import limited
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
-from detmode.cuda.host.watch import Watch
+from detmode.cuda.host.watch import Watch, limited
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import Source
 from detmode.process.extent import extent_of

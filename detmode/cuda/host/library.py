@@ -304,7 +304,6 @@ def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
 def _compiled(
     compiler: Compiler, path: Path, text: str, flags: Sequence[str], link_flags: Sequence[str]
 ) -> bytes:
-    """The shared library of a translation unit."""
     try:
         with temporary_folder() as folder:
             unit, compiled, shared_object = (
