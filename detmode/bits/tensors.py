@@ -83,7 +83,6 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _scales(tensor: Tensor) -> dict[str, Tensor]:
-    """Return the scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {
             "scale": torch.tensor(tensor.q_scale(), dtype=torch.float64, device="cpu"),

@@ -63,8 +63,6 @@ class _UnderMode:
 
 @dataclass
 class _Started:
-    """Processes that were started together."""
-
     count: int
     folder: Folder | None
     context: Any = None

@@ -95,7 +95,6 @@ def _as_under_run(finding: Finding) -> Finding:
 
 
 def _against(path: Path) -> list[Finding]:
-    """Return the differences from a lock."""
     from detmode.environment.doctor import Finding
     from detmode.environment.lock.drift import differences
 
