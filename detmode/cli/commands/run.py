@@ -15,7 +15,7 @@ from detmode.cli import options as option
 from detmode.cli.execution import LAST_WORDS, run_to_end
 from detmode.cli.locks import read_lock, write_lock
 from detmode.cli.modes import mode_of, note_not_watched, on_cpu, policy
-from detmode.cli.output import FORMATS, as_asked, note, rename_files, write_files
+from detmode.cli.output import as_asked, note, rename_files, write_files
 from detmode.cli.preparation import prepared
 from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
@@ -48,10 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.flag(parser, "--twice", about)
     _add_mode(parser.add_argument_group("the mode"))
     _add_lock(parser.add_argument_group("the lock"))
-    report = parser.add_argument_group("the report")
-    option.output(report, *FORMATS)
-    option.quiet_or_long(report)
-    option.files(report, "report", "html", "sarif")
+    option.report(parser, "report", "html", "sarif")
 
 
 def _add_mode(group: option.Place) -> None:
