@@ -49,19 +49,9 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
 
 @raises_like_aten
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
-    """The gradient of ``adaptive_max_pool3d`` with respect to its input.
+    """The gradient of ``adaptive_max_pool3d`` with respect to its input, contiguous.
 
-    Args:
-        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
-        self: (N, C, T, H, W) or (C, T, H, W); its shape and dtype are read.
-        indices: int64, like ``grad_output``: for each window the position in (T, H, W) it chose.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices that do not go together.
-        NotImplementedError: a dtype that is not floating point.
+    As :func:`adaptive_max_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
     _check("adaptive_max_pool3d_backward", grad_output, self, indices, 3)
     return gather(grad_output, self, indices, 3, torch.contiguous_format)

@@ -60,20 +60,8 @@ def grid_sampler_3d_backward(
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of ``grid_sampler_3d`` with respect to its input and its grid.
 
-    Args:
-        grad_output: (N, C, D_out, H_out, W_out), floating point.
-        input: (N, C, D, H, W), of the dtype of ``grad_output``.
-        grid: (N, D_out, H_out, W_out, 3), of the dtype of ``grad_output``: x, y, then z.
-        interpolation_mode: 0 trilinear, 1 nearest, 2 tricubic where this PyTorch has it.
-        padding_mode: as for :func:`grid_sampler_2d_backward`.
-        align_corners: as for :func:`grid_sampler_2d_backward`.
-        output_mask: as for :func:`grid_sampler_2d_backward`.
-
-    Returns:
-        The gradient of ``input``, or None, and that of ``grid``; both contiguous.
-
-    Raises:
-        Exception: as :func:`grid_sampler_2d_backward`.
+    As :func:`grid_sampler_2d_backward`, with (D, H, W) in the place of (H, W), and x, y and z in
+    the grid; mode 2 where this PyTorch has it.
     """
     how = interpolation_mode, padding_mode, align_corners
     name = "grid_sampler_3d_backward_cuda"

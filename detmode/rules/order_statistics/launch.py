@@ -52,13 +52,7 @@ def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Te
 def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::kthvalue``: the k-th smallest value, from 1; a NaN is larger than all numbers.
 
-    Returns:
-        The values, and for each the smallest index along ``dim`` that holds it.
-
-    Raises:
-        IndexError: ``dim`` is out of range, or has size 0.
-        RuntimeError: ``k`` is out of range.
-        NotImplementedError: a bool or complex tensor.
+    Returns, raises: as ``median``; RuntimeError where ``k`` is out of range.
     """
     return select("kthvalue", self, dim, keepdim, KTH, k)
 
