@@ -153,23 +153,8 @@ def launches() -> int:
     return _schedule.launches
 
 
-_CODES = {
-    torch.float16: "e",
-    torch.bfloat16: "E",
-    torch.float32: "f",
-    torch.float64: "d",
-    torch.complex64: "F",
-    torch.complex128: "D",
-    torch.bool: "?",
-    torch.uint8: "B",
-    torch.int8: "b",
-    torch.int16: "h",
-    torch.int32: "i",
-    torch.int64: "q",
-    torch.uint16: "H",
-    torch.uint32: "I",
-    torch.uint64: "Q",
-}
+_CODES = dict(zip(CTYPES, "eEfdFD?BbhiqHIQ", strict=True))
+"""The codes by which the runner calls the types of elements, in the order of :data:`CTYPES`."""
 _POINTEES = {code: CTYPES[dtype] for dtype, code in _CODES.items()} | {"*": "void"}
 
 

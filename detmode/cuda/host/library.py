@@ -150,22 +150,11 @@ class Library:
             ) from None
         self._library.detmode_kinds.restype = ctypes.c_char_p
         self._launch: Any = self._library.detmode_launch
+        pointer, number = ctypes.c_void_p, ctypes.c_int
         self._launch.argtypes = [
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_longlong,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_ulonglong,
-            ctypes.c_void_p,
-            ctypes.POINTER(_Stacks),
-            ctypes.c_char_p,
-            ctypes.c_int,
+            *(number, pointer, pointer, ctypes.c_longlong, pointer, number, pointer, pointer),
+            *(number, number, ctypes.c_ulonglong, pointer, ctypes.POINTER(_Stacks)),
+            *(ctypes.c_char_p, number),
         ]
         self._library.detmode_variable.restype = ctypes.c_longlong
         self._kinds: dict[int, list[tuple[str, str]]] = {}
