@@ -109,6 +109,9 @@ class ForeignSource(Source):
         self._set_entries(plain if self.entry in plain else [self.entry])
         self._signatures: dict[str, ForeignSignature] = {}
         self.variables = self._variables()
+        groups = any(name.startswith("cooperative_groups") for name in self._includes)
+        self.exported = (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
+        self._surround()
 
     def _set_entries(self, entries: Sequence[str]) -> None:
         self.entries = tuple(entries)
@@ -174,32 +177,19 @@ class ForeignSource(Source):
             variables[match["name"]] = "__constant__" in match[0] or "const" in declared
         return variables
 
-    @property
-    def prelude(self) -> str:
-        """The text before the runner: headers of the C++ library."""
-        names = dict.fromkeys(
-            (*_ALWAYS, *(include for include in self._includes if include in _LIBRARY))
-        )
-        lines = [f"#include <{name}>\n" for name in names]
-        return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
-
-    @property
-    def postlude(self) -> str:
-        """The text after it: the headers of CUDA's that it supplies."""
-        names = dict.fromkeys(include for include in self._includes if include not in _LIBRARY)
-        # detmode's own headers take the host's branch where the architecture is not defined.
-        architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
-        lines = [f'#include "{name}"\n' for name in names]
+    def _surround(self) -> None:
+        """Add the headers of the C++ library before the runner, and those of CUDA behind it."""
+        used = dict.fromkeys(self._includes)
+        library = dict.fromkeys((*_ALWAYS, *(name for name in used if name in _LIBRARY)))
+        lines = [f"#include <{name}>\n" for name in library]
+        self.prelude = "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
+        lines = [f'#include "{name}"\n' for name in used if name not in _LIBRARY]
         for define in self._defines:
             name, _, value = define.partition("=")
             lines.append(f"#define {name} {value or 1}\n")
-        return "".join((*lines, architecture))
-
-    @property
-    def exported(self) -> tuple[str, ...]:
-        """The variables that a launch starts anew: its own, and those of barriers of the grid."""
-        groups = any(name.startswith("cooperative_groups") for name in self._includes)
-        return (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
+        # detmode's own headers take the host's branch where the architecture is not defined.
+        architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
+        self.postlude = "".join((*lines, architecture))
 
     def together(self, entry: str) -> tuple[str, ...]:
         """All entries: they share the variables of the file."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, index_ctype, launch, magic_number, new_empty
-from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
@@ -230,16 +229,6 @@ def _launched(
     return grad_input
 
 
-def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """Check the tensors of these operators, except for conditions with other messages in ATen.
-
-    Raises:
-        RuntimeError: shapes, or a dtype of ``indices``, that do not go together.
-    """
-    check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
-    check_scalar_type(torch.int64, indices.dtype)
-
-
 def check_shapes(
     name: str,
     out_shape: tuple[int, ...],
@@ -247,7 +236,11 @@ def check_shapes(
     indices_shape: tuple[int, ...],
     spatial: int,
 ) -> None:
-    """Check the shapes alone, as :func:`check` does."""
+    """Check the shapes of these operators, except for conditions with other messages in ATen.
+
+    Raises:
+        RuntimeError: shapes that do not go together.
+    """
     if len(shape) not in (spatial + 1, spatial + 2):
         raise RuntimeError(
             f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "

@@ -35,6 +35,14 @@ _REMEDIES = {
     "mode": "run with the same options: {value}",
     "ranks": "start {value} ranks",
 }
+_OF_SECTION = {
+    "versions": "version of {}",
+    "generators": "seed of {}",
+    "settings_at_end": "{} at the end of the program",
+    "triton": "Triton's configuration of {}",
+    "inductor": "Inductor's choice for {}",
+}
+"""The titles of a section's choices; those of other sections are names, or titles of their own."""
 _TITLES = {
     "cpu": "CPU instructions",
     "gpus": "GPUs",
@@ -113,22 +121,8 @@ def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -
     if (section, name) == ("run", "mode"):
         locked, here = (COMMAND.options_of(str(value)) for value in (locked, here))
     first, second = (absent if value is None else _text(value) for value in (locked, here))
-    texts = (_title(section, name), first, second, _remedy(section, name, locked))
-    return Drift(*map(in_a_line, texts))
-
-
-def _title(section: str, name: str) -> str:
-    if section == "versions":
-        return f"version of {name}"
-    if section == "generators":
-        return f"seed of {name}"
-    if section == "settings_at_end":
-        return f"{name} at the end of the program"
-    if section == "triton":
-        return f"Triton's configuration of {name}"
-    if section == "inductor":
-        return f"Inductor's choice for {name}"
-    return _TITLES.get(name, name)
+    title = _OF_SECTION[section].format(name) if section in _OF_SECTION else _TITLES.get(name, name)
+    return Drift(*map(in_a_line, (title, first, second, _remedy(section, name, locked))))
 
 
 def _text(value: Choice) -> str:

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import raises_like_aten
+from detmode.cuda.checks import check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
-    check,
+    check_shapes,
     entries,
     entry_of,
     few_entries,
@@ -77,5 +77,6 @@ def gather(
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
     check_adaptive_sizes(name, grad_output.shape)
-    check(name, grad_output, self, indices, spatial)
+    check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
+    check_scalar_type(torch.int64, indices.dtype)
     check_adaptive_dtypes(name, grad_output, self)

@@ -48,14 +48,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
 def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """``aten::histc`` of integers on the CPU, where ATen has no kernel, as on CUDA.
 
-    Args:
-        self: integers, any shape.
-        bins: positive.
-        min: the lower end, of which the fraction is dropped, as of ``max``.
-        max: the upper end, which belongs to the last bin.
-
-    Returns:
-        A tensor of ``bins`` elements of the dtype of ``self``.
+    As :func:`histc`, but for the fractions of ``min`` and ``max``, which are dropped.
 
     Raises:
         RuntimeError: ``bins`` or the range is not possible.

@@ -94,13 +94,13 @@ def select(
     rows = contiguous(grown.movedim(axis, -1))
     if way.by == "blocks":
         _select_long(rows, values, indices, n, kind, k, way.size)
-        return values, indices
-    launch_blocks(
-        SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.size,
-        shared=n * self.itemsize if way.keeps_keys else 0,
-        input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
-        cached=way.keeps_keys,
-    )  # fmt: skip
+    else:
+        launch_blocks(
+            SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.size,
+            shared=n * self.itemsize if way.keeps_keys else 0,
+            input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
+            cached=way.keeps_keys,
+        )  # fmt: skip
     return values, indices
 
 
