@@ -146,7 +146,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
             return result
 
         def shared() -> dict[str, Any]:
-            return {**captured(body), **_fixtures(pyfuncitem)}
+            fixtures = {f"fixture {name}": value for name, value in pyfuncitem.funcargs.items()}
+            return {**captured(body), **fixtures}
 
         failure = mode.repeat(call, functools.partial(_set_up_again, pyfuncitem), shared)
         if failure is not None:
@@ -166,10 +167,6 @@ def _set_up_again(item: pytest.Function) -> None:
     state.teardown_exact(item.parent)  # type: ignore[arg-type]  # asks for its collectors
     item._initrequest()
     state.setup(item)
-
-
-def _fixtures(item: pytest.Function) -> dict[str, Any]:
-    return {f"fixture {name}": value for name, value in item.funcargs.items()}
 
 
 @pytest.fixture

@@ -9,13 +9,7 @@ from contextlib import AbstractContextManager
 from detmode.cli import options as option
 from detmode.cli.execution import run_to_end, stdout_on_stderr
 from detmode.cli.modes import not_watched, on_cpu, policy
-from detmode.cli.output import (
-    as_asked,
-    heading_of_rank,
-    show,
-    stdout_is_taken,
-    write_files,
-)
+from detmode.cli.output import as_asked, heading_of_rank, show, stdout_is_taken, write_files
 from detmode.cli.preparation import prepared
 from detmode.cli.usage import usage_errors
 from detmode.reports.failure import failure_of

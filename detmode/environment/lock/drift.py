@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from detmode.environment.known import Choice, how_to_set
@@ -89,12 +88,8 @@ def _unlocked(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     return tuple(
         Drift(f"section [{name}]", "nothing", f"{len(choices)} choices", remedy)
         for name, choices in sorted(here.items())
-        if name not in locked or (choices and not _says(locked, name))
+        if name not in locked or (choices and name not in _ABSENT and not locked[name])
     )
-
-
-def _says(locked: Sections, section: str) -> bool:
-    return section in _ABSENT or bool(locked[section])
 
 
 def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
@@ -102,17 +97,11 @@ def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     differing: list[Drift] = []
     for section in sorted(locked.keys() & here.keys()):
         mine, theirs = here[section], locked[section]
-        for name in _compared(section, theirs, mine):
+        names = theirs.keys() | mine.keys() if section in _ABSENT else theirs.keys() & mine.keys()
+        for name in sorted(names):
             if theirs.get(name) != mine.get(name):
                 differing.append(drift(section, name, theirs.get(name), mine.get(name)))
     return tuple(differing)
-
-
-def _compared(
-    section: str, locked: Mapping[str, Choice], here: Mapping[str, Choice]
-) -> Iterator[str]:
-    names = locked.keys() | here.keys() if section in _ABSENT else locked.keys() & here.keys()
-    return iter(sorted(names))
 
 
 def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -> Drift:

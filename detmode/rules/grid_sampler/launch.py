@@ -11,8 +11,6 @@ from detmode.cuda.checks import raises_like_aten
 from detmode.rules.grid_sampler.gradients import backward
 from detmode.rules.grid_sampler.sampling import BILINEAR
 
-ZEROS = 0
-
 
 @raises_like_aten
 def grid_sampler_2d_backward(
@@ -87,7 +85,7 @@ def cudnn_grid_sampler_backward(
     """
     if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
-    how = BILINEAR, ZEROS, True
+    how = BILINEAR, 0, True  # zeros around
     name = "cudnn_grid_sampler_backward"
     of_input, of_grid = backward(name, 2, grad_output, self, grid, *how, (True, True))
     assert of_input is not None

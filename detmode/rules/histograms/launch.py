@@ -130,9 +130,7 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         raise RuntimeError("minlength should be >= 0")
     if self.dim() == 1 and self.numel() == 0:
         return new_zeros(self, (minlength,), torch.int64)
-    if self.dim() != 1:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    bins = one_above(self, minlength)
+    bins = one_above(self, minlength) if self.dim() == 1 else None
     if bins is None:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights.shape != self.shape:

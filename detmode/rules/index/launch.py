@@ -10,12 +10,7 @@ from torch import Tensor
 from detmode.cuda import clone
 from detmode.cuda.checks import check_factor, raises_like_aten
 from detmode.cuda.rows.indexed import move_indexed
-from detmode.cuda.rows.positions import (
-    axis_of,
-    copy_if_overlapping,
-    expand_masks,
-    values_beside,
-)
+from detmode.cuda.rows.positions import axis_of, copy_if_overlapping, expand_masks, values_beside
 from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
 
