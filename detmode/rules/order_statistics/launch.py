@@ -83,23 +83,23 @@ def select(
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
-    way = way or choose(n, slices, self.dtype)
-    if way.by == "thread":
+    by, size, keeps_keys = way or choose(n, slices, self.dtype)
+    if by == "thread":
         launch(
-            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {way.size}>", slices,
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {size}>", slices,
             input=contiguous(grown), values=values, indices=indices, slices=slices, n=n,
             inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
     rows = contiguous(grown.movedim(axis, -1))
-    if way.by == "blocks":
-        _select_long(rows, values, indices, n, kind, k, way.size)
+    if by == "blocks":
+        _select_long(rows, values, indices, n, kind, k, size)
     else:
         launch_blocks(
-            SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.size,
-            shared=n * self.itemsize if way.keeps_keys else 0,
+            SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), size,
+            shared=n * self.itemsize if keeps_keys else 0,
             input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
-            cached=way.keeps_keys,
+            cached=keeps_keys,
         )  # fmt: skip
     return values, indices
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -23,18 +23,9 @@ SHARE = 4096
 """Elements of a long row that are worth a block."""
 
 
-class SelectWay(NamedTuple):
-    """A way to select in a slice.
-
-    Args:
-        by: a thread, a block, or several blocks.
-        size: elements that the thread keeps at most, threads of the block, or blocks.
-        keeps_keys: the block keeps the keys of the slice in shared memory.
-    """
-
-    by: Literal["thread", "block", "blocks"]
-    size: int
-    keeps_keys: bool = False
+SelectWay: TypeAlias = tuple[Literal["thread", "block", "blocks"], int, bool]
+"""By a thread, a block or several blocks; the elements that the thread keeps at most, the threads
+of the block, or the blocks; and whether the block keeps the slice's keys in shared memory."""
 
 
 def choose(n: int, slices: int, dtype: torch.dtype) -> SelectWay:
@@ -42,8 +33,8 @@ def choose(n: int, slices: int, dtype: torch.dtype) -> SelectWay:
     fitting = (size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes)
     capacity = next(fitting, None)
     if capacity is not None and (capacity <= 32 or slices >= MANY):
-        return SelectWay("thread", capacity)
+        return "thread", capacity, False
     if n >= 2**31 or (n > LONG and slices < FEW):
-        return SelectWay("blocks", max(1, min(-(-n // SHARE), 8 * FEW // slices)))
+        return "blocks", max(1, min(-(-n // SHARE), 8 * FEW // slices)), False
     threads = 64 if n <= 512 else 256 if n <= 8192 else 1024
-    return SelectWay("block", threads, n * dtype.itemsize <= CACHE)
+    return "block", threads, n * dtype.itemsize <= CACHE
