@@ -210,10 +210,8 @@ class Probe(RunObserver):
             row.modules[module] = row.modules.get(module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *merged)))
-        row.elements = max(row.elements, *(difference.elements for difference in merged.values()))
-        row.largest = largest_of(
-            row.largest, *(difference.largest for difference in merged.values())
-        )
+        elements, sizes = zip(*merged.values())
+        row.elements, row.largest = max(row.elements, *elements), largest_of(row.largest, *sizes)
 
     def _pass_over(self, name: str, reason: str) -> None:
         self._passed_over[name, reason] += 1
@@ -256,18 +254,16 @@ def _compare(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> dict[str
     differing = {}
     for name in dict.fromkeys((*expected, *actual)):
         sides = [side[name] for side in (expected, actual) if name in side]
-        one_only = Difference(sides[0].numel(), None)
-        differs = difference(*sides) if len(sides) == 2 else one_only
+        differs = difference(*sides) if len(sides) == 2 else (sides[0].numel(), None)
         if differs is not None:
             differing[name] = differs
     return differing
 
 
 def _merge(merged: dict[str, Difference], more: dict[str, Difference]) -> None:
-    for name, new in more.items():
-        known = merged.get(name, new)
-        elements = max(known.elements, new.elements)
-        merged[name] = Difference(elements, largest_of(known.largest, new.largest))
+    for name, (elements, largest) in more.items():
+        most, largest_yet = merged.get(name, (elements, largest))
+        merged[name] = max(most, elements), largest_of(largest_yet, largest)
 
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:
