@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import allocation, device, host
+from detmode.cuda.allocation import reinterpret
 from detmode.cuda.plan import (
     CONSTANT,
     AtenCall,
@@ -289,5 +290,5 @@ def view_of(memory: Tensor, byte: int, form: Form) -> Tensor:
     # As many as make up whole elements of the other dtype.
     at_once = max(form.dtype.itemsize // memory.dtype.itemsize, 1)
     whole = (last + 1) // at_once * at_once
-    elements = allocation.reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
-    return allocation.reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)
+    elements = reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
+    return reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)
