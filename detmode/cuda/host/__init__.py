@@ -22,9 +22,9 @@ from detmode.cuda.dtypes import CTYPES
 from detmode.cuda.host.library import Library, compile, default_build, load
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
 from detmode.cuda.host.watch import Watch, limited
+from detmode.cuda.memory import range_of
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import Source
-from detmode.process.extent import extent_of
 from detmode.process.undo import Undo
 
 __all__ = [
@@ -244,9 +244,9 @@ def _packed(
             continue
         name = signature.parameters[i].name
         _check_pointee(f"{signature.where}: {name}", kind == "c", pointee, tensor)
-        packed[i].value = start = tensor.data_ptr()
-        begin, end = extent_of(tensor)
-        regions.append((start, start + end - begin, kind == "p", i))
+        start, end = range_of(tensor)
+        packed[i].value = start
+        regions.append((start, end, kind == "p", i))
     return packed, regions
 
 
