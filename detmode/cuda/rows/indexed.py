@@ -27,6 +27,8 @@ def move_indexed(
     move_rows: Callable[..., None],
     check_shapes: CheckShapes,
     error: type[Exception] = IndexError,
+    *,
+    any_strides: bool = False,
     **options: Any,
 ) -> Tensor:
     """Move the rows of ``source`` along ``dim`` to the destinations that ``index`` names.
@@ -42,6 +44,7 @@ def move_indexed(
         check_shapes: asked where the source's shape is not simply that of ``self`` with another
             size in ``dim``: what ATen refuses, it refuses.
         error: raised, on the CPU, for an index out of range.
+        any_strides: ``move_rows`` takes destinations and rows as they lie: nothing is copied.
         options: of what moves the rows.
 
     Raises:
@@ -57,7 +60,10 @@ def move_indexed(
     if source.numel():
         check_on_host(index, shape.size, dim, error)
         index = contiguous(index.reshape(-1), torch.int64)
-        in_contiguous(target, move_rows, index, contiguous(source), shape, **options)
+        if any_strides:
+            move_rows(target, index, source, shape, **options)
+        else:
+            in_contiguous(target, move_rows, index, contiguous(source), shape, **options)
     return out
 
 

@@ -84,7 +84,7 @@ def mean_of_integers(
         counts.index_add_(dim, index, new_full(source, source.shape, 1))
         target.div_(counts.masked_fill_(counts == 0, 1), rounding_mode="floor")
 
-    return move_indexed(self, dim, index, source, out, average, _check_shapes)
+    return move_indexed(self, dim, index, source, out, average, _check_shapes, any_strides=True)
 
 
 def _check(self: Tensor, dim: int, index: Tensor, source: Tensor) -> int:
