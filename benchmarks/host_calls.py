@@ -221,7 +221,7 @@ _RUNTIME = abs, ctypes.memset, ctypes.memmove
 """Functions that stand for CUDA's, and do as much for memory that is not a GPU's."""
 
 
-class _AsOnGpu(python_player.OnGpu):
+class _AsOnGpu(python_player._OnGpu):
     """Plays plans for CPU tensors as on a GPU."""
 
     empty = staticmethod(allocation._on_cpu)

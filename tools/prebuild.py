@@ -113,7 +113,7 @@ def compiled(entry: Entry, arch: str) -> Path:
     from detmode.cuda import device
 
     path, name = entry
-    return device.compiled(sources()[path], name, arch)[0]
+    return device.compiled(sources()[path], name, arch).path
 
 
 def missing(wanted: Iterable[Entry], arch: str) -> Iterator[Entry]:

@@ -7,7 +7,7 @@ and the dumps of two runs.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,20 +15,12 @@ from torch import Tensor
 from detmode.bits.tensors import as_bytes, parts
 from detmode.cuda.elements import once, plain
 
+Difference: TypeAlias = tuple[int, float | None]
+"""The elements in which two tensors differ, and the largest absolute difference.
 
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two tensors that are not bitwise identical.
-
-    Args:
-        elements: the number of elements that differ; all, if shapes or dtypes differ. What repeats
-            in memory, as in an expanded tensor, counts once.
-        largest: the largest absolute difference; 0.0 between 0.0 and -0.0. ``None`` if one of the
-            elements that differ is infinite or NaN, or if shapes or dtypes differ.
-    """
-
-    elements: int
-    largest: float | None
+What repeats in memory, as in an expanded tensor, counts once. The largest difference is 0.0 between
+0.0 and -0.0, and ``None`` if one of the elements is infinite or NaN. If shapes or dtypes differ,
+all elements do, and it is ``None``."""
 
 
 def difference(first: Tensor, second: Tensor) -> Difference | None:
@@ -39,13 +31,13 @@ def difference(first: Tensor, second: Tensor) -> Difference | None:
     """
     ours, others = parts(first), parts(second)
     if first.shape != second.shape or ours.keys() != others.keys():
-        return Difference(max(first.numel(), second.numel()), None)
+        return max(first.numel(), second.numel()), None
     differences = [_of_strided(ours[name], others[name]) for name in ours]
     differing = [part for part in differences if part is not None]
     if not differing:
         return None
-    largest = largest_of(*(part.largest for part in differing))
-    return Difference(sum(part.elements for part in differing), largest)
+    elements, sizes = zip(*differing)
+    return sum(elements), largest_of(*sizes)
 
 
 def largest_of(*sizes: float | None) -> float | None:
@@ -92,7 +84,7 @@ def gaps(first: Tensor, second: Tensor, where: Tensor) -> Tensor | None:
 
 def _of_strided(first: Tensor, second: Tensor) -> Difference | None:
     if first.shape != second.shape or first.dtype != second.dtype:
-        return Difference(max(first.numel(), second.numel()), None)
+        return max(first.numel(), second.numel()), None
     if first.stride() == second.stride():
         first, second = once(first), once(second)
     where = unequal(first, second)
@@ -100,4 +92,4 @@ def _of_strided(first: Tensor, second: Tensor) -> Difference | None:
         return None
     distances = gaps(first, second, where)
     largest = math.nan if distances is None else float(distances.max())
-    return Difference(int(where.sum()), largest if math.isfinite(largest) else None)
+    return int(where.sum()), largest if math.isfinite(largest) else None

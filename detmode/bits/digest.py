@@ -20,8 +20,6 @@ from detmode.cuda.elements import plain
 from detmode.cuda.launch import launch
 from detmode.cuda.source import Source
 
-__all__ = ["add_digest", "add_digests", "finish_digests"]
-
 SOURCE = Source(__file__, "digest.cu", entries=("digest",))
 
 # Odd constants of splitmix64 and others of its kind; the same in digest.cu.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detmode.bits import draws
 from detmode.bits.effects import Effects
-from detmode.bits.snapshot import Snapshot
+from detmode.bits.snapshot import snapshot
 from detmode.bits.tensors import has_data, is_capturing
 from detmode.process.dispatch import is_traced_inside, is_tracing, without_modes
 
@@ -78,7 +78,7 @@ class StartingState:
         with without_modes():
             self._sources = tuple(draws.sources(effects, args, kwargs))
             self._before = [source.state() for source in self._sources]
-            self._snapshot = Snapshot(
+            self._copied = snapshot(
                 args,
                 kwargs,
                 whole=effects.reads_around or not effects.is_atens,
@@ -96,7 +96,7 @@ class StartingState:
             RuntimeError: other threads might draw them too.
         """
         with without_modes():
-            args, kwargs = self._snapshot.copy()
+            args, kwargs = self._copied()
             drawn = self._drawn()
             if _GENERATOR in self._names and len(drawn) == 1:
                 return self._with_private(drawn[0], args, kwargs)

@@ -1,4 +1,4 @@
-"""A copy of a call's arguments, from which the call can be repeated."""
+"""Copies of a call's arguments, with which the call can be repeated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.bits.tensors import SPARSE_PARTS
+from detmode.cuda.memory import COMPONENTS
 from detmode.process.arguments import SCALARS, tensors_in
 from detmode.process.extent import extent_of
 
@@ -16,35 +16,15 @@ _ALIGNMENT = 512
 """The CUDA allocator's alignment; kernels depend on an address only modulo this."""
 
 
-class _Span:
-    """The part of a storage that a call's tensors use: a copy of its bytes."""
-
-    def __init__(self, tensors: list[Tensor], *, whole: bool, in_place: bool) -> None:
-        storage = tensors[0].untyped_storage()
-        reaches = [(0, storage.nbytes()) if whole else extent_of(tensor) for tensor in tensors]
-        self.begin = min(begin for begin, _ in reaches)
-        end = min(max(end for _, end in reaches), storage.nbytes())
-        # The copy has the same alignment, because kernels choose their path by it.
-        self.shift = (storage.data_ptr() + self.begin) % _ALIGNMENT
-        if any((self.shift - self.begin) % tensor.itemsize for tensor in tensors):
-            self.shift = self.begin % _ALIGNMENT
-        if in_place:
-            self.shift = self.begin
-        n_bytes = max(end - self.begin, 0)
-        live = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
-        live.set_(storage, self.begin, (n_bytes,), (1,))
-        self._bytes = live.clone()
-
-    def copy(self) -> torch.UntypedStorage:
-        """Return a new storage; the bytes begin at ``shift``."""
-        source = self._bytes
-        whole = torch.empty(self.shift + len(source), dtype=torch.uint8, device=source.device)
-        whole[self.shift :].copy_(source)
-        return whole.untyped_storage()
-
-
-class Snapshot:
-    """The arguments of a call that is about to be made.
+def snapshot(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    whole: bool = False,
+    in_place: bool = False,
+    written: list[Tensor] | None = None,
+) -> Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Copy the arguments of a call that is about to be made.
 
     Storages are copied rather than tensors, so that each copy keeps the strides, overlaps and
     aliases of the arguments.
@@ -58,70 +38,93 @@ class Snapshot:
         written: the tensors that the call may write. Those that share no memory with one of them
             are not copied: the copied arguments have the tensors themselves. ``None`` copies all.
 
+    Returns:
+        A function that returns the arguments as they were, in new memory each time.
+
     Raises:
         RuntimeError: a tensor is of another kind, such as a quantized one.
         torch.OutOfMemoryError: there is no memory for a copy.
     """
-
-    def __init__(
-        self,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        *,
-        whole: bool = False,
-        in_place: bool = False,
-        written: list[Tensor] | None = None,
-    ) -> None:
-        # In new lists, since the caller may change its own.
-        self._call: tuple[Any, Any] = _changed((args, kwargs), _itself)
-        # By identity: an argument passed twice is one tensor in the copy too.
-        # Of each tensor: its storage, its offset in the copy, and a view, since the call may resize
-        # the tensor itself.
-        self._views: dict[int, tuple[int, int, Tensor]] = {}
-        self._sparse: dict[int, Tensor] = {}
-        together: dict[int, list[Tensor]] = {}
-        tensors = tensors_in((*args, *kwargs.values()))
-        if written is not None:
-            memory = {_memory_of(tensor) for tensor in written}
-            tensors = [tensor for tensor in tensors if memory and _memory_of(tensor) in memory]
+    # In new lists, since the caller may change its own.
+    call: tuple[Any, Any] = _changed((args, kwargs), _itself)
+    # By identity: an argument passed twice is one tensor in the copy too.
+    # Of each tensor: its storage, its offset in the copy, and a view, since the call may resize the
+    # tensor itself.
+    views: dict[int, tuple[int, int, Tensor]] = {}
+    sparse: dict[int, Tensor] = {}
+    together: dict[int, list[Tensor]] = {}
+    tensors = tensors_in((*args, *kwargs.values()))
+    if written is not None:
+        memory = {_memory_of(tensor) for tensor in written}
+        tensors = [tensor for tensor in tensors if memory and _memory_of(tensor) in memory]
+    for tensor in tensors:
+        if COMPONENTS.get(tensor.layout):
+            sparse[id(tensor)] = tensor.clone()
+        elif tensor.layout != torch.strided or tensor.is_quantized:
+            raise RuntimeError(f"{tensor.layout} tensor of {tensor.dtype}")
+        elif not tensor._is_zerotensor():
+            together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    spans: dict[int, tuple[int, Tensor]] = {}
+    for storage, tensors in together.items():
+        begin, shift, content = _span(tensors, whole=whole, in_place=in_place)
+        spans[storage] = shift, content
         for tensor in tensors:
-            if tensor.layout in SPARSE_PARTS:
-                self._sparse[id(tensor)] = tensor.clone()
-            elif tensor.layout != torch.strided or tensor.is_quantized:
-                raise RuntimeError(f"{tensor.layout} tensor of {tensor.dtype}")
-            elif not tensor._is_zerotensor():
-                together.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-        self._spans: dict[int, _Span] = {}
-        for storage, tensors in together.items():
-            span = self._spans[storage] = _Span(tensors, whole=whole, in_place=in_place)
-            for tensor in tensors:
-                offset = int(tensor.storage_offset()) + (span.shift - span.begin) // tensor.itemsize
-                self._views[id(tensor)] = storage, offset, tensor.detach()
+            offset = int(tensor.storage_offset()) + (shift - begin) // tensor.itemsize
+            views[id(tensor)] = storage, offset, tensor.detach()
 
-    def copy(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments as they were, in new memory."""
-        storages = {number: span.copy() for number, span in self._spans.items()}
+    def copy() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        storages = {storage: _storage_of(*span) for storage, span in spans.items()}
         copies: dict[int, Tensor] = {}
 
         def copied(tensor: Tensor) -> Tensor:
-            if id(tensor) not in copies:
-                copies[id(tensor)] = self._tensor(tensor, storages)
-            return copies[id(tensor)]
+            key = id(tensor)
+            if key not in copies:
+                copies[key] = tensor  # unless it is written, and has memory: zeros have none
+                if key in sparse:
+                    copies[key] = sparse[key].clone()
+                elif key in views:
+                    storage, offset, view = views[key]
+                    copies[key] = _like(view, storages[storage], offset)
+            return copies[key]
 
-        args, kwargs = _changed(self._call, copied)
-        return args, kwargs
+        copied_args, copied_kwargs = _changed(call, copied)
+        return copied_args, copied_kwargs
 
-    def _tensor(self, tensor: Tensor, storages: dict[int, torch.UntypedStorage]) -> Tensor:
-        sparse = self._sparse.get(id(tensor))
-        if sparse is not None:
-            return sparse.clone()
-        if id(tensor) not in self._views:
-            return tensor  # it is not written, or has no memory: zeros
-        number, offset, view = self._views[id(tensor)]
-        new = torch.empty(0, dtype=view.dtype, device=view.device)
-        new.set_(storages[number], offset, view.shape, view.stride())
-        new = torch._conj(new) if view.is_conj() else new
-        return torch._neg_view(new) if view.is_neg() else new
+    return copy
+
+
+def _span(tensors: list[Tensor], *, whole: bool, in_place: bool) -> tuple[int, int, Tensor]:
+    """Copy the part of a storage that a call's tensors use.
+
+    Returns:
+        The byte at which it begins, the one at which it is to begin in a copy, and its bytes.
+    """
+    storage = tensors[0].untyped_storage()
+    reaches = [(0, storage.nbytes()) if whole else extent_of(tensor) for tensor in tensors]
+    begin = min(begin for begin, _ in reaches)
+    end = min(max(end for _, end in reaches), storage.nbytes())
+    # The copy has the same alignment, because kernels choose their path by it.
+    shift = (storage.data_ptr() + begin) % _ALIGNMENT
+    if any((shift - begin) % tensor.itemsize for tensor in tensors):
+        shift = begin % _ALIGNMENT
+    live = torch.empty(0, dtype=torch.uint8, device=tensors[0].device)
+    live.set_(storage, begin, (max(end - begin, 0),), (1,))
+    return begin, begin if in_place else shift, live.clone()
+
+
+def _storage_of(shift: int, content: Tensor) -> torch.UntypedStorage:
+    """Return a new storage in which bytes begin at ``shift``."""
+    memory = torch.empty(shift + len(content), dtype=torch.uint8, device=content.device)
+    memory[shift:].copy_(content)
+    return memory.untyped_storage()
+
+
+def _like(view: Tensor, storage: torch.UntypedStorage, offset: int) -> Tensor:
+    """Return the tensor in a storage that has all but the memory of a view."""
+    new = torch.empty(0, dtype=view.dtype, device=view.device)
+    new.set_(storage, offset, view.shape, view.stride())
+    new = torch._conj(new) if view.is_conj() else new
+    return torch._neg_view(new) if view.is_neg() else new
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -9,21 +9,13 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from detmode.cuda.elements import plain
+from detmode.cuda.memory import COMPONENTS
 from detmode.process.dispatch import without_modes
 
 _NO_DISPATCH = Tensor.__torch_dispatch__
 UNINITIALIZED = (UninitializedParameter, UninitializedBuffer)
 """Tensors of lazy modules, which have no shape yet."""
 _WITHOUT_DATA = (FakeTensor, FunctionalTensor, *UNINITIALIZED)
-
-SPARSE_PARTS = {
-    torch.sparse_coo: ("_indices", "_values"),
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-"""The methods that give the strided tensors a sparse one is made of, by its layout."""
 
 
 def is_foreign(cls: type) -> bool:
@@ -81,8 +73,8 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
 
     Those of a quantized one are its integers, and what makes numbers of them.
     """
-    if tensor.layout in SPARSE_PARTS:
-        return {name.lstrip("_"): getattr(tensor, name)() for name in SPARSE_PARTS[tensor.layout]}
+    if names := COMPONENTS.get(tensor.layout):
+        return {name.lstrip("_"): getattr(tensor, name)() for name in names}
     if tensor.is_nested:
         return {"sizes": tensor._nested_tensor_size(), "values": tensor.contiguous().values()}
     if tensor.is_quantized:
@@ -91,7 +83,6 @@ def parts(tensor: Tensor) -> dict[str, Tensor]:
 
 
 def _scales(tensor: Tensor) -> dict[str, Tensor]:
-    """Return the scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return {
             "scale": torch.tensor(tensor.q_scale(), dtype=torch.float64, device="cpu"),

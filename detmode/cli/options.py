@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from detmode.cli.output import FILES
+from detmode.cli.output import FILES, FORMATS
 from detmode.table.override_option import as_override
 
 Place: TypeAlias = argparse._ActionsContainer
@@ -111,21 +111,24 @@ def quiet(group: Place) -> None:
     flag(group, "--quiet", "print the verdict alone")
 
 
-def quiet_or_long(group: Place) -> None:
-    """Add ``--quiet`` and ``--all``, of which one at most may be given."""
-    kind = group.add_mutually_exclusive_group()
-    quiet(kind)
-    long(kind)
-
-
 def long(group: Place) -> None:
     """Add ``--all``, which ``--long`` means too."""
     about = "print everything, each row as a paragraph with its reason and any remedy"
     group.add_argument("--all", "--long", action="store_true", help=about, dest="long")
 
 
-def files(group: Place, *names: str) -> None:
-    """Add options that name a file for a report too: ``report``, ``html`` or ``sarif``."""
+def report(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add the forms of a report, and options that name a file for it too.
+
+    Args:
+        parser: of the command.
+        names: of these options: ``report``, ``html`` or ``sarif``.
+    """
+    group = parser.add_argument_group("the report")
+    output(group, *FORMATS)
+    kind = group.add_mutually_exclusive_group()
+    quiet(kind)
+    long(kind)
     for name in names:
         form = FILES[name]
         about = f"print it, and write it there with --format {form}"

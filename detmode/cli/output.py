@@ -67,7 +67,6 @@ def form_of(options: argparse.Namespace) -> str:
 
 
 def _files(options: argparse.Namespace) -> list[_File]:
-    """Return the requested files."""
     forms = {name: form for name, form in FILES.items() if getattr(options, name, None)}
     if getattr(options, "file", None):
         forms["file"] = form_of(options)

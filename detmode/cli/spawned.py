@@ -25,46 +25,43 @@ if TYPE_CHECKING:
     from detmode.mode.deterministic_mode import DeterministicMode
 
 
-class _UnderMode:
-    """The function of a started process, under a mode whose rows it leaves in a folder.
+def _run_under_mode(
+    function: Callable[..., Any],
+    make_mode: Callable[[], DeterministicMode],
+    path: Path,
+    number: int,
+    *arguments: Any,
+) -> Any:
+    """Run the function of a started process under a mode, whose rows it leaves in a folder.
 
     Args:
         function: called with the number of the process and further arguments.
         make_mode: makes the mode; it is pickled.
-        folder: the folder of all processes that are started together.
+        path: of the folder of all processes that are started together.
+        number: of the process.
+        arguments: the further ones.
     """
+    name, folder, mode = f"rank{number}", Folder(path), make_mode()
+    folder.enter(name)
 
-    def __init__(
-        self, function: Callable[..., Any], make_mode: Callable[[], DeterministicMode], folder: Path
-    ) -> None:
-        self._function = function
-        self._make_mode = make_mode
-        self._path = folder
+    def leave() -> None:
+        report = mode.report().by(number)
+        try:
+            folder.leave(name, report, failed=False)
+        except OSError:
+            late = f"rank {number} ended after the report was given: {report.verdict}"
+            say(f"detmode: note: {late}")
 
-    def __call__(self, number: int, *arguments: Any) -> Any:
-        name, folder, mode = f"rank{number}", Folder(self._path), self._make_mode()
-        folder.enter(name)
-
-        def leave() -> None:
-            report = mode.report().by(number)
-            try:
-                folder.leave(name, report, failed=False)
-            except OSError:
-                late = f"rank {number} ended after the report was given: {report.verdict}"
-                say(f"detmode: note: {late}")
-
-        with when_terminated(leave):
-            try:
-                with mode:
-                    return self._function(number, *arguments)
-            finally:
-                leave()
+    with when_terminated(leave):
+        try:
+            with mode:
+                return function(number, *arguments)
+        finally:
+            leave()
 
 
 @dataclass
 class _Started:
-    """Processes that were started together."""
-
     count: int
     folder: Folder | None
     context: Any = None
@@ -117,7 +114,7 @@ class Spawned:
             started = _Started(nprocs, None)
             if make_mode is not None:
                 started.folder = Folder(Path(tempfile.mkdtemp(prefix="detmode-ranks-")))
-                fn = _UnderMode(fn, make_mode, started.folder.path)
+                fn = partial(_run_under_mode, fn, make_mode, started.folder.path)
             self._started.append(started)
             started.context = plain(fn, args, nprocs, *more, **settings)
             return started.context

@@ -9,12 +9,12 @@ from typing import TextIO
 from detmode.reports.terminal import fitted, terminal_width
 
 
-def say(text: str, end: str = "\n") -> None:
+def say(text: str) -> None:
     """Print a text of detmode's on stderr, as wide as the terminal.
 
     Nothing happens where nobody can read it: no error is worth the program's own.
     """
-    write(sys.stderr, fitted(text, terminal_width(sys.stderr)) + end)
+    write(sys.stderr, f"{fitted(text, terminal_width(sys.stderr))}\n")
 
 
 def write(stream: TextIO | None, text: str) -> None:

@@ -52,7 +52,6 @@ def run_twice(options: argparse.Namespace) -> int:
 
 
 def _compared(options: argparse.Namespace, folder: Path, runs: Sequence[Path]) -> int:
-    """Print the verdict on two recordings, and where they diverge."""
     from detmode.runs.ranks import diff
 
     comparison = diff(*runs)

@@ -11,14 +11,6 @@ from detmode.cuda.allocation import new_zeros, stretch
 from detmode.cuda.launch import ctype, launch
 from detmode.cuda.source import Source
 
-__all__ = [
-    "accumulator_buffers",
-    "bytes_of_sum",
-    "headroom",
-    "parts_of",
-    "sum_to_zeros",
-]
-
 _MAX_HEADROOM = 36
 
 

@@ -16,25 +16,11 @@ from torch import Tensor
 
 from detmode.cuda.recording import thread
 
-__all__ = [
-    "clone",
-    "contiguous",
-    "empty",
-    "empty_like",
-    "new_arange",
-    "new_empty",
-    "new_full",
-    "new_zeros",
-    "stretch",
-]
-
 # Called with a tuple of sizes, one of strides, and the dtype; a GPU is the current one.
 _of_compiled_code: Any = torch._C._dynamo.guards
 _on_cpu: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
 on_cuda: Callable[..., Tensor] = _of_compiled_code._empty_strided_cuda
-_view: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
-# Not looked up in the argument: it is quicker.
-_device_of = Tensor.get_device
+reinterpret: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 _ROW_MAJOR = torch.contiguous_format
 _PRESERVED = torch.preserve_format
 
@@ -50,9 +36,8 @@ def new_empty(
     On the CPU it holds what a kernel would not write: floating-point and complex elements are NaN,
     integers have the bytes 0xA5, bools are True, so an element that a kernel forgets shows.
     """
-    sizes = shape if type(shape) is tuple else tuple(shape)
-    strides = _strides(sizes, memory_format)
-    return _new(input, sizes, strides, input.dtype if dtype is None else dtype)
+    sizes = tuple(shape)
+    return _new(input, sizes, _strides(sizes, memory_format), dtype or input.dtype)
 
 
 def empty(
@@ -80,7 +65,7 @@ def empty_like(
     else:
         # PyTorch knows which it preserves.
         strides = torch.empty_like(input, device="meta").stride()
-    return _new(input, sizes, strides, input.dtype if dtype is None else dtype)
+    return _new(input, sizes, strides, dtype or input.dtype)
 
 
 def new_zeros(input: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
@@ -97,7 +82,7 @@ def new_full(
 
 def stretch(memory: Tensor, start: int, size: int) -> Tensor:
     """`memory[start : start + size]` of a contiguous vector: a view that autograd does not see."""
-    return _view(memory, (size,), (1,), start)
+    return reinterpret(memory, (size,), (1,), start)
 
 
 def new_arange(input: Tensor, end: int) -> Tensor:
@@ -116,11 +101,7 @@ def contiguous(
     memory_format: torch.memory_format = _ROW_MAJOR,
 ) -> Tensor:
     """`input.to(dtype).contiguous(memory_format=memory_format)`, in one step."""
-    if memory_format is _ROW_MAJOR:
-        # Asked in half the time without the argument.
-        is_formed = input.is_contiguous()
-    else:
-        is_formed = input.is_contiguous(memory_format=memory_format)
+    is_formed = input.is_contiguous(memory_format=memory_format)
     if is_formed and (dtype is None or input.dtype is dtype):
         return input
     return empty_like(input, dtype=dtype, memory_format=memory_format).copy_(input)
@@ -132,22 +113,7 @@ def _strides(sizes: tuple[int, ...], memory_format: torch.memory_format) -> tupl
         batch, channels, *others = sizes
         first, *between, last = _packed((batch, *others, channels), 0)
         return first, last, *between
-    # A size of 0 counts as 1, as in PyTorch, only here. The most frequent numbers of dimensions
-    # take no loop.
-    match sizes:
-        case (_,):
-            return (1,)
-        case (_, width):
-            return width or 1, 1
-        case (_, height, width):
-            return (height or 1) * (width or 1), width or 1, 1
-        case (_, channels, height, width):
-            plane = (height or 1) * (width or 1)
-            return (channels or 1) * plane, plane, width or 1, 1
-        case (_, channels, depth, height, width):
-            plane = (height or 1) * (width or 1)
-            volume = (depth or 1) * plane
-            return (channels or 1) * volume, volume, plane, width or 1, 1
+    # A size of 0 counts as 1, as in PyTorch, only here.
     return _packed(sizes, 1)
 
 
@@ -166,7 +132,7 @@ def _new(
         tensor = on_cpu(sizes, strides, dtype)
     elif not input.is_cuda:
         tensor = torch.empty_strided(sizes, strides, dtype=dtype, device=input.device)
-    elif _device_of(input) == torch._C._cuda_getDevice():
+    elif input.get_device() == torch._C._cuda_getDevice():
         tensor = on_cuda(sizes, strides, dtype)
     else:
         with torch.cuda.device_of(input):

@@ -24,8 +24,6 @@ from pathlib import Path
 from detmode.cuda.source import CompileError
 from detmode.process.files import remove_folder, replace_entry
 
-__all__ = ["CachedFile", "find", "take"]
-
 _DIGEST = ".digest"
 _REMEDY = "set DETMODE_CACHE to a folder that only you can write"
 _PREBUILT = Path(__file__).parents[2] / "detmode_kernels"

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +21,6 @@ from detmode.cuda.cache import CachedFile, take
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import NVRTC_OPTIONS, Source, compile_entries
 from detmode.process.undo import Lock
-
-__all__ = ["extra", "launch_blocks", "unavailable"]
 
 # Static and dynamic shared memory that a block may have before the kernel's limit is raised.
 _SHARED_DEFAULT = 48 * 1024
@@ -86,14 +83,8 @@ def _arch(capability: tuple[int, int]) -> str:
     return f"compute_{max(older)}" if older else f"sm_{number}"
 
 
-def compiled(source: Source, entry: str, arch: str) -> tuple[Path, str]:
-    """The file of `entry`'s code, made where the cache lacks it, and the entry's name in it."""
-    file = _kept(source, entry, arch)
-    return file.path, file.note
-
-
-def _kept(source: Source, entry: str, arch: str) -> CachedFile:
-    """The code of `entry`, with its name in it as the note.
+def compiled(source: Source, entry: str, arch: str) -> CachedFile:
+    """The file of `entry`'s code, made where the cache lacks it; its note is the entry's name.
 
     The key is the content: text, entry, architecture, options and NVRTC's version.
     """
@@ -129,7 +120,7 @@ class _Kernel:
         import cupy
 
         arch = _arch(torch.cuda.get_device_capability(index))
-        file = _kept(source, entry, arch)
+        file = compiled(source, entry, arch)
         # RawModule keeps the machine code loaded for as long as this object lives.
         self.raw = cupy.RawModule(path=file.loaded_from).get_function(file.note)
         self.function: int = self.raw.kernel.ptr

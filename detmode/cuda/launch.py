@@ -17,17 +17,6 @@ from detmode.cuda.recording import thread
 from detmode.cuda.signature import Bound
 from detmode.cuda.source import Source
 
-__all__ = [
-    "ctype",
-    "index_ctype",
-    "launch",
-    "launch_blocks",
-    "load",
-    "magic_number",
-    "most_shared",
-    "unavailable",
-]
-
 BLOCK = 256
 # More blocks than any GPU holds at once; the kernels' grid-stride loop does the rest.
 MAX_GRID = 65536
@@ -171,18 +160,14 @@ _What: TypeAlias = tuple[Source, str, tuple[int, int, int], int]
 def _launch(what: _What, grid: tuple[int, int, int], arguments: dict[str, object]) -> None:
     """Launch where the tensors are, once it is known that they are at one place."""
     source, entry, _, _ = what
-    bound = (source.signatures.get(entry) or source.signature(entry)).bind(arguments)
-    first, index = None, 0
-    for tensor in bound[1]:
-        if tensor is None:
-            continue
-        # Quicker than the devices, of which PyTorch makes objects.
-        if first is None:
-            first, index = tensor, tensor.get_device()
-        elif tensor.get_device() != index:
-            check_devices(entry, first, tensor)
-    if first is None:
+    bound = source.signature(entry).bind(arguments)
+    tensors = [tensor for tensor in bound[1] if tensor is not None]
+    if not tensors:
         raise ValueError("a launch needs at least one tensor: its device decides where it runs")
+    first, index = tensors[0], tensors[0].get_device()
+    for tensor in tensors:
+        if tensor.get_device() != index:
+            check_devices(entry, first, tensor)
     _start(what, grid, bound, first, index)
 
 

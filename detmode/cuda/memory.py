@@ -10,8 +10,6 @@ from torch import Tensor
 
 from detmode.cuda.plan import Form
 
-__all__ = ["COMPONENTS", "components", "form_of", "is_dense", "range_of", "share_memory"]
-
 _BY_ROW, _BY_COLUMN = ("crow_indices", "col_indices"), ("ccol_indices", "row_indices")
 COMPONENTS = {
     torch.strided: (),

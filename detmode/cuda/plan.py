@@ -20,23 +20,6 @@ import torch
 from detmode.cuda.source import Source
 from detmode.process.arguments import signature_of
 
-__all__ = [
-    "CONSTANT",
-    "AtenCall",
-    "Check",
-    "Copy",
-    "Empty",
-    "Fill",
-    "Form",
-    "Launch",
-    "Look",
-    "Plan",
-    "Pointer",
-    "Step",
-    "View",
-    "with_places",
-]
-
 CONSTANT = -1
 """Stands for a slot where there is no memory; the byte is 0."""
 

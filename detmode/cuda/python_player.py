@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import allocation, device, host
+from detmode.cuda.allocation import reinterpret
 from detmode.cuda.plan import (
     CONSTANT,
     AtenCall,
@@ -38,14 +39,10 @@ from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import own_calls
 from detmode.process.torch_settings import deterministic_flag
 
-__all__ = ["WRITERS", "OnGpu", "player", "view_of"]
-
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 """The dtypes in which patterns of so many bytes are written."""
 _DEVICE_TO_DEVICE = 3
 """The kind of a copy, for ``cudaMemcpyAsync``."""
-_of_compiled_code: Any = torch._C._dynamo.guards
-_reinterpret: Callable[..., Tensor] = _of_compiled_code._reinterpret_tensor
 
 
 def player(plan: Plan, index: int = -1) -> Callable[..., Any]:
@@ -210,7 +207,7 @@ class _Writer:
         """Look at values."""
 
 
-class OnGpu(_Writer):
+class _OnGpu(_Writer):
     """By the driver's calls, on the current stream of the current GPU."""
 
     empty = staticmethod(allocation.on_cuda)
@@ -275,7 +272,7 @@ class _OnHost(_Writer):
         self.line(self.call(self.name(step.function), step.args, step.kwargs))
 
 
-WRITERS: dict[str, type[_Writer]] = {"cuda": OnGpu, "cpu": _OnHost}
+WRITERS: dict[str, type[_Writer]] = {"cuda": _OnGpu, "cpu": _OnHost}
 """By the type of device."""
 
 
@@ -293,5 +290,5 @@ def view_of(memory: Tensor, byte: int, form: Form) -> Tensor:
     # As many as make up whole elements of the other dtype.
     at_once = max(form.dtype.itemsize // memory.dtype.itemsize, 1)
     whole = (last + 1) // at_once * at_once
-    elements = _reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
-    return _reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)
+    elements = reinterpret(memory, (whole,), (1,), 0).view(form.dtype)
+    return reinterpret(elements, form.sizes, form.strides, byte // form.dtype.itemsize)

@@ -5,6 +5,7 @@ What a recorder does not know it refuses: the call is as it would have been, and
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.cuda.memory import form_of, is_dense, range_of, share_memory
-from detmode.cuda.operator_facts import ABOUT_FORMS, operator_facts
 from detmode.cuda.plan import (
     CONSTANT,
     NONZERO,
@@ -35,8 +35,6 @@ from detmode.cuda.plan import (
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import untrace_dispatch
 
-__all__ = ["Recorder"]
-
 _of_compiled_code: Any = torch._C._dynamo.guards
 _empty: Callable[..., Tensor] = _of_compiled_code._empty_strided_cpu
 
@@ -45,6 +43,21 @@ _are_functions_off: Callable[[], bool] = torch._C._is_torch_function_all_disable
 
 _STEP = 512
 """Temporaries begin at multiples of it, as what PyTorch's allocator gives on a GPU."""
+
+_ABOUT_FORMS = frozenset(
+    (
+        *("aten::is_set_to", "aten::is_same_size", "aten::is_coalesced", "aten::_nnz"),
+        *("aten::sparse_dim", "aten::dense_dim"),
+    )
+)
+"""Operators that look at no values."""
+
+HOST_READ = "values are read on the host"
+_REFUSED_TAGS = {
+    torch.Tag.data_dependent_output: HOST_READ,
+    torch.Tag.dynamic_output_shape: "the size of a result depends on values",
+    torch.Tag.nondeterministic_seeded: "random numbers are drawn",
+}
 
 
 class Recorder(TorchDispatchMode):
@@ -155,10 +168,10 @@ class Recorder(TorchDispatchMode):
     def _note_call(
         self, func: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any], result: Any
     ) -> None:
-        name, n_results, writes, makes_views, problem = operator_facts(func)
+        name, n_results, writes, makes_views, problem = _facts_of(func)
         results = tensors_in([result])
         tensors = results or tensors_in((*args, *kwargs.values()))
-        if name in ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
+        if name in _ABOUT_FORMS or all(tensor.is_meta for tensor in tensors):
             return None
         if name == "aten::nonzero":
             return self._note_nonzero(args[0], result, f"{func}: {problem}")
@@ -356,3 +369,16 @@ class Recorder(TorchDispatchMode):
 untrace_dispatch(Recorder)
 
 _NONE = Form(torch.uint8, (), ())
+
+
+@functools.lru_cache(1 << 10)
+def _facts_of(func: torch._ops.OpOverload) -> tuple[str, int, bool, bool, str | None]:
+    """Return the facts about an operator, which its schema takes long to tell.
+
+    They are its name without that of the overload, the number of its results, whether it writes to
+    its arguments, whether its results are views of them, and the reason why no plan calls it.
+    """
+    schema, tags = func._schema, func.tags
+    makes_views = not schema.is_mutable and any(result.alias_info for result in schema.returns)
+    problem = next((problem for tag, problem in _REFUSED_TAGS.items() if tag in tags), None)
+    return schema.name, len(schema.returns), schema.is_mutable, makes_views, problem

@@ -17,12 +17,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from detmode.cuda.operator_facts import HOST_READ
 from detmode.cuda.plan import CONSTANT, LARGEST, Look
-from detmode.cuda.recorder import Recorder
+from detmode.cuda.recorder import HOST_READ, Recorder
 from detmode.process.undo import Undo
-
-__all__ = ["host_check", "one_above", "recording", "thread"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import operator
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from torch import Tensor
-
-__all__ = ["Bound", "KernelSignature", "Parameter", "kernels_of", "refuse_names"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BOUNDS = r"(?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s*)?"
@@ -116,14 +114,11 @@ class KernelSignature:
         self.offsets = [begins[parameter.name] for parameter in parameters]
         self.n_words = len(self._words)
         del self._words[: len(self.pointers)]
-        self._names = [parameter.name for parameter in parameters]
-        self._take = _getter([parameter.name for parameter in self._in_order])
         self._n_plain = sum(not parameter.members for parameter in parameters)
-        self._accepted: set[tuple[type, ...]] = set()
         self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
         self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
 
-    def bind(self, arguments: Mapping[str, object]) -> Bound:
+    def bind(self, arguments: Mapping[str, Any]) -> Bound:
         """Check all arguments, and put them into the order of the parameters.
 
         Raises:
@@ -131,21 +126,12 @@ class KernelSignature:
                 parameter cannot hold.
             TypeError: an argument of another kind than its parameter.
         """
-        if len(arguments) != len(self._names):
-            refuse_names(self.where, arguments, self._names)
-        try:
-            values = self._take(arguments)
-        except KeyError:
-            refuse_names(self.where, arguments, self._names)
-        types = tuple(map(type, values))
-        # Types that were checked once need no second look.
-        if types not in self._accepted:
-            self._check(values)
-            self._accepted.add(types)
+        if arguments.keys() != {parameter.name for parameter in self.parameters}:
+            refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
+        values = tuple(arguments[parameter.name] for parameter in self._in_order)
+        self._check(values)
         count, n_plain = len(self.pointers), self._n_plain
-        numbers = values[count:n_plain]
-        for members in values[n_plain:]:
-            numbers += members
+        numbers = (*values[count:n_plain], *chain.from_iterable(values[n_plain:]))
         try:
             return self._numbers.pack(*numbers), values[:count]
         except struct.error:
@@ -181,13 +167,6 @@ class KernelSignature:
                 raise ValueError(
                     f"{self.where}: {name} is {number!r}, which no {kind} holds"
                 ) from None
-
-
-def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """Return what takes the values with these names, as a tuple of one as well."""
-    if len(names) == 1:
-        return lambda values: (values[names[0]],)
-    return operator.itemgetter(*names)
 
 
 def _fits(kind: str, value: object) -> bool:

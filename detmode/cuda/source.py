@@ -21,8 +21,6 @@ import torch
 from detmode.cuda.dtypes import COMPLEX, CTYPES, FLOATING, INTEGRAL, OPMATH, REDUCED
 from detmode.cuda.signature import KernelSignature, Parameter, kernels_of
 
-__all__ = ["CompileError", "Source", "compile_for", "sources_of"]
-
 INCLUDE_DIRECTORY = Path(__file__).parent / "include"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<name>"[^"]+"|<[^>]+>)')
@@ -61,6 +59,14 @@ class Source:
         ValueError: an entry is listed twice, or there is none.
     """
 
+    # On the host, other people's sources need more: see detmode/cuda/host/foreign.py.
+    prelude = ""
+    """The text before the host runner."""
+    postlude = ""
+    """The text between the host runner and the source."""
+    exported: tuple[str, ...] = ()
+    """The variables that a launch on the host starts anew."""
+
     def __init__(self, anchor: str, name: str, entries: Sequence[str]) -> None:
         if isinstance(entries, str) or not all(isinstance(entry, str) for entry in entries):
             raise TypeError("Source(): argument 'entries' must be a sequence of str")
@@ -81,23 +87,6 @@ class Source:
     def name(self) -> str:
         """The file and its folder, such as `"rows/sort.cu"`."""
         return f"{self.path.parent.name}/{self.path.name}"
-
-    # On the host, other people's sources need more: see detmode/cuda/host/foreign.py.
-
-    @property
-    def prelude(self) -> str:
-        """The text before the host runner."""
-        return ""
-
-    @property
-    def postlude(self) -> str:
-        """The text between the host runner and the source."""
-        return ""
-
-    @property
-    def exported(self) -> tuple[str, ...]:
-        """The variables that a launch on the host starts anew."""
-        return ()
 
     @functools.cached_property
     def text(self) -> str:

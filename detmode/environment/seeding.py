@@ -252,7 +252,6 @@ def _checked(seed: int) -> int:
 
 
 def _check_cuda(states: Any) -> None:
-    """Check that this process has as many devices."""
     if len(states) > torch.cuda.device_count():
         raise ValueError(
             f"state holds generators of {len(states)} CUDA devices, but this process sees "

@@ -16,9 +16,6 @@ from detmode.reports.terminal import wrapped
 from detmode.reports.timeline import Timeline
 from detmode.table.call_site import installed_part
 
-LEVELS = ("error", "warning", "note", "none")
-"""SARIF's words for how much something matters, the most first."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -26,7 +23,7 @@ class Group:
 
     Args:
         name: a word.
-        level: one of :data:`LEVELS`.
+        level: SARIF's word for how much it matters: "error", "warning", "note" or "none".
         meaning: one line.
     """
 
@@ -117,7 +114,7 @@ class Page:
     Args:
         title: the page's heading.
         verdict: the result, in a sentence.
-        severity: its weight, one of :data:`LEVELS`.
+        severity: its weight, one of the words for levels.
         facts: further sentences.
         groups: names by which the rows can be filtered, in the order of the legend.
         columns: of the table, by name.

@@ -85,8 +85,7 @@ class Report(Shown):
 
     Args:
         records: the rows.
-        course: the run's calls in their order: for each of its parts, the position of a row, the
-            module, and the number of calls; a part of a short run is one call.
+        course: as the attribute.
         head: the report's origin, as far as it is not this process.
     """
 

@@ -85,7 +85,6 @@ def text_of(shown: Page, *, long: bool, width: int | None, colour: bool) -> str:
 def _paragraph(
     row: TableRow, columns: Sequence[str], cells: list[str], width: int | None, level: str
 ) -> str:
-    """Return all that is known of a row."""
     names = ("line", "called", *columns, *(name for name, _ in row.more))
     more = (in_a_line(text) for _, text in row.more)
     text = paragraphs(names, [[line_of(row, width), row.called, *cells, *more]], width)

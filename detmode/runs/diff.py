@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from detmode.bits.effects import AROUND
 from detmode.reports.progress import progress
-from detmode.reports.timeline import TimelineBuilder
+from detmode.reports.timeline import Cells, bin_of, timeline_of_cells
 from detmode.runs.align import Effort, align
 from detmode.runs.collectives import Collective
 from detmode.runs.comparison import Comparison
@@ -84,7 +84,8 @@ class _Tally:
 
     def __init__(self, one: TraceIndex, other: TraceIndex) -> None:
         self._one, self._other = one, other
-        self.timeline = TimelineBuilder(max(len(one.kinds), len(other.kinds)), _SEVEREST_FIRST)
+        self.length = max(len(one.kinds), len(other.kinds), 1)
+        self.cells: Cells = Counter()
         self._lines: defaultdict[tuple[str, str, str | None], Counter[str]] = defaultdict(Counter)
         self._place = 0
         self.totals: Counter[str] = Counter()
@@ -98,7 +99,7 @@ class _Tally:
             assert j is not None
             line = self._other.lines[self._other.line_of[j]]
         self.totals[group] += 1
-        self.timeline.add(self._place, line[2], group)
+        self.cells[line[2], bin_of(self._place, self.length), group] += 1
         self._lines[line][group] += 1
         return self._place
 
@@ -199,7 +200,6 @@ class _Diff:
         dumped = list(pairs(*self._dumps, self._aligned))
         known = {(mine.number, theirs.number) for mine, theirs in dumped}
         different, only_first, only_second, same = self._tally.counts()
-        timeline = self._tally.timeline
         # Two ranks of one run may have groups of their own.
         groups = () if self._ranks else other_groups(self._first, self._second)
         return Comparison(
@@ -212,7 +212,13 @@ class _Diff:
             only_second,
             incomplete=tuple(str(run.path) for run in self._readers if not run.complete),
             lines=self._tally.lines(),
-            timeline=timeline.timeline("calls, at their positions in the first run", point),
+            timeline=timeline_of_cells(
+                self._tally.cells,
+                self._tally.length,
+                _SEVEREST_FIRST,
+                "calls, at their positions in the first run",
+                point,
+            ),
             ranks=self._ranks,
             dumped=tuple(compare_dumps(*pair) for pair in dumped),
             to_dump=self._to_dump((divergence, outputs), known),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.difference import Difference, difference, largest_of
-from detmode.bits.disturbance import Disturbance
+from detmode.bits.disturbance import Streams, disturbed
 from detmode.bits.effects import Effects, effects_of
 from detmode.bits.repeatable import StartingState, data_of, why_never, why_not
 from detmode.bits.tensors import has_data
@@ -78,7 +78,7 @@ class Probe(RunObserver):
                 )
             check_operator("skip", name)
         self._overloads: dict[Any, tuple[Effects, str | None]] = {}
-        self._disturbance = Disturbance()
+        self._streams: Streams = {}
         self._probed = 0
         self._passed_over: Counter[tuple[str, str]] = Counter()
         # By overload and site: the number of probed calls, and the row once one has varied.
@@ -170,7 +170,10 @@ class Probe(RunObserver):
         for repeat in range(self._repeats):
             try:
                 args, kwargs = start.again()
-                with self._disturbance.of(repeat, devices, on_host=on_host) as names, repeated():
+                with (
+                    disturbed(self._streams, repeat, devices, on_host=on_host) as names,
+                    repeated(),
+                ):
                     result = call.run(*args, **kwargs)
                 start.check()
                 on_host |= "schedule" in names
@@ -207,10 +210,8 @@ class Probe(RunObserver):
             row.modules[module] = row.modules.get(module, 0) + 1
         row.conditions = tuple(dict.fromkeys((*row.conditions, *conditions)))
         row.differing = tuple(dict.fromkeys((*row.differing, *merged)))
-        row.elements = max(row.elements, *(difference.elements for difference in merged.values()))
-        row.largest = largest_of(
-            row.largest, *(difference.largest for difference in merged.values())
-        )
+        elements, sizes = zip(*merged.values())
+        row.elements, row.largest = max(row.elements, *elements), largest_of(row.largest, *sizes)
 
     def _pass_over(self, name: str, reason: str) -> None:
         self._passed_over[name, reason] += 1
@@ -258,18 +259,16 @@ def _compare(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> dict[str
     differing = {}
     for name in dict.fromkeys((*expected, *actual)):
         sides = [side[name] for side in (expected, actual) if name in side]
-        one_only = Difference(sides[0].numel(), None)
-        differs = difference(*sides) if len(sides) == 2 else one_only
+        differs = difference(*sides) if len(sides) == 2 else (sides[0].numel(), None)
         if differs is not None:
             differing[name] = differs
     return differing
 
 
 def _merge(merged: dict[str, Difference], more: dict[str, Difference]) -> None:
-    for name, new in more.items():
-        known = merged.get(name, new)
-        elements = max(known.elements, new.elements)
-        merged[name] = Difference(elements, largest_of(known.largest, new.largest))
+    for name, (elements, largest) in more.items():
+        most, largest_yet = merged.get(name, (elements, largest))
+        merged[name] = max(most, elements), largest_of(largest_yet, largest)
 
 
 def _rule_of(probed: _Probed) -> tuple[str | None, str | None]:

@@ -11,8 +11,6 @@ from detmode.verify.certificates.certificate import Certificate
 # pytest and IPython leave out frames of this module: the line of the test is what matters.
 __tracebackhide__ = True
 
-__all__ = ["assert_order_independent"]
-
 
 def assert_order_independent(
     kernel: object, arguments: Mapping[str, Any] | Sequence[Any], **options: Any

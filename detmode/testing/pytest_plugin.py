@@ -30,6 +30,10 @@ _MARK_HELP = (
     "a detmode.DeterministicMode with these arguments; what it returns, or gives to the fixture "
     "deterministic_mode, must have the same bits each time."
 )
+_NO_ASYNC = (
+    "pytest.mark.deterministic repeats a test as a plain call: an async test, or one that yields, "
+    "is not supported"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -119,9 +123,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytrace=False,
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        from detmode.testing.suite import NO_ASYNC
-
-        pytest.fail(NO_ASYNC, pytrace=False)
+        pytest.fail(_NO_ASYNC, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -130,25 +132,24 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if pyfuncitem.get_closest_marker(_MARK) is None:
         return (yield)
     from detmode.testing.repeats import captured
-    from detmode.testing.suite import DifferError
 
     mode = _mode_of(pyfuncitem)
     body = pyfuncitem.obj
 
     # Without functools.wraps: pytest unwraps what it is given.
     def repeated(**arguments: Any) -> None:
-        failure = None
-
         def call() -> object:
-            return body(**{name: pyfuncitem.funcargs[name] for name in arguments})
+            result = body(**{name: pyfuncitem.funcargs[name] for name in arguments})
+            if inspect.isawaitable(result):
+                getattr(result, "close", bool)()
+                pytest.fail(_NO_ASYNC, pytrace=False)
+            return result
 
         def shared() -> dict[str, Any]:
-            return {**captured(body), **_fixtures(pyfuncitem)}
+            fixtures = {f"fixture {name}": value for name, value in pyfuncitem.funcargs.items()}
+            return {**captured(body), **fixtures}
 
-        try:
-            mode.repeat(call, functools.partial(_set_up_again, pyfuncitem), shared)
-        except DifferError as error:
-            failure = str(error)
+        failure = mode.repeat(call, functools.partial(_set_up_again, pyfuncitem), shared)
         if failure is not None:
             pytest.fail(failure, pytrace=False)
 
@@ -166,10 +167,6 @@ def _set_up_again(item: pytest.Function) -> None:
     state.teardown_exact(item.parent)  # type: ignore[arg-type]  # asks for its collectors
     item._initrequest()
     state.setup(item)
-
-
-def _fixtures(item: pytest.Function) -> dict[str, Any]:
-    return {f"fixture {name}": value for name, value in item.funcargs.items()}
 
 
 @pytest.fixture

@@ -13,10 +13,7 @@ from torch import Tensor
 
 from detmode import cuda
 from detmode.mode.filled_memory import FilledMemory
-from detmode.process.dispatch import (
-    compiled_as_outside,
-    without_modes,
-)
+from detmode.process.dispatch import compiled_as_outside, without_modes
 from detmode.testing.repeats import (
     Values,
     captured,
@@ -28,8 +25,6 @@ from detmode.testing.repeats import (
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
-
-__all__ = ["VARIED", "assert_reproducible"]
 
 Varied: TypeAlias = Literal["threads", "addresses", "memory", "schedule"]
 VARIED: tuple[Varied, ...] = get_args(Varied)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,15 +17,6 @@ from detmode.testing.repeats import (
     remember_generators,
     snapshot,
 )
-
-NO_ASYNC = (
-    "pytest.mark.deterministic repeats a test as a plain call: an async test, or one that yields, "
-    "is not supported"
-)
-
-
-class DifferError(AssertionError):
-    """The repeats of a test differ, or there is nothing to compare."""
 
 
 class CheckedMode(DeterministicMode):
@@ -76,7 +66,7 @@ class CheckedMode(DeterministicMode):
         call: Callable[[], object],
         set_up: Callable[[], object],
         shared: Callable[[], Mapping[str, Any]],
-    ) -> None:
+    ) -> str | None:
         """Run a test's body as often as was asked for, each time from the same random state.
 
         Args:
@@ -84,8 +74,9 @@ class CheckedMode(DeterministicMode):
             set_up: sets up what belongs to one repeat.
             shared: returns the objects with which a repeat begins, by name.
 
-        Raises:
-            DifferError: the repeats differ in their bits, or give nothing to compare.
+        Returns:
+            How the repeats differ in their bits, or that there is nothing to compare; ``None`` if
+            all have the same bits.
         """
         restore_generators = remember_generators()
 
@@ -96,9 +87,6 @@ class CheckedMode(DeterministicMode):
             try:
                 with inside, self, cuda.host.schedule(self._seed(number)):
                     result = call()
-                if inspect.isawaitable(result):
-                    getattr(result, "close", bool)()
-                    raise DifferError(NO_ASYNC)
                 if result is not None:
                     self._collected |= snapshot(result, "result")
                 return self._collected
@@ -110,13 +98,13 @@ class CheckedMode(DeterministicMode):
             lines = differences(first, run(number, nullcontext()))
             if lines:
                 again = (0, *range(number, number + self.repeats - 1))
-                divergence = first_divergence(run, again, shared)
-                raise DifferError(self._message(lines, number, divergence))
-        if not first:
-            raise DifferError(
-                "the repeats give nothing to compare: return tensors from the test, or give them "
-                "to deterministic_mode.compare(name=tensor)"
-            )
+                return self._message(lines, number, first_divergence(run, again, shared))
+        if first:
+            return None
+        return (
+            "the repeats give nothing to compare: return tensors from the test, or give them "
+            "to deterministic_mode.compare(name=tensor)"
+        )
 
     def _seed(self, number: int) -> int | None:
         """The schedule of a repeat: another one for each, where CUDA is simulated."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,13 @@ from detmode.reports.terminal import painted, terminal_width
 from detmode.reports.union import merged, united
 from detmode.table.override_option import as_override
 from detmode.testing import baseline
-from detmode.testing.completeness import Completeness
 
 if TYPE_CHECKING:
     from detmode.testing.suite import SuiteMode
 
+_DESELECTED = "detmode_deselected"
+_WITHOUT_CALLS = ("collectonly", "setuponly", "setupplan")
+"""Options of pytest under which it runs no test."""
 _OFFENDERS = ("error", "warn")
 _NOTHING_NEW = "No new nondeterministic calls"
 
@@ -50,7 +52,7 @@ class WholeSuite:
         self._records: list[ReportRow] = []
         self._head: dict[str, Any] = {}
         self._written: list[str] = []
-        self._completeness = Completeness(config)
+        self._completeness = _Completeness(config)
         config.pluginmanager.register(self._completeness, "detmode-completeness")
         # A refused call may occur in every step of a test, and the file may be edited meanwhile.
         self._key = functools.cache(functools.partial(baseline.key_of, root=config.rootpath))
@@ -224,6 +226,73 @@ class WholeSuite:
         )
         for line in self._written:
             terminalreporter.write_line(line)
+
+
+class _Completeness:
+    """Counts the tests of a run, as a plugin of pytest.
+
+    Attributes:
+        crashed: the number of workers of pytest-xdist whose rows are lost.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._lacks_tests = False
+        self._deselected = self.crashed = 0
+        self._ended: set[str] = set()
+        self._unfinished: set[str] = set()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note that tests are missing, which need not stop the run."""
+        self._lacks_tests |= report.failed
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that tests were left out, as by -k."""
+        self._deselected += len(items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the tests that have ended, and those whose calls were not all made."""
+        self._ended.add(report.nodeid)
+        if report.outcome in ("failed", "skipped"):
+            self._unfinished.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Tell the process that distributes tests how many this worker has left out."""
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[_DESELECTED] = self._deselected
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Note a worker of pytest-xdist that has left nothing; the others left out the same."""
+        output = getattr(node, "workeroutput", None)
+        if output is None:
+            self.crashed += 1
+        else:
+            self._deselected = max(self._deselected, output.get(_DESELECTED, 0))
+
+    def cut_short(self, session: pytest.Session, exitstatus: int) -> str:
+        """Return why the run says nothing of the suite; empty if it does."""
+        ran = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not ran or session.shouldfail or session.shouldstop:
+            return "the run was cut short"
+        if self._lacks_tests:
+            return "not all tests could be collected"
+        if not self._ended or any(map(self._config.getoption, _WITHOUT_CALLS)):
+            return "no test ran"
+        return ""
+
+    def absent(self) -> str:
+        """Return why calls of the suite may not have been seen; empty if all were."""
+        if self.crashed:
+            return f"{plural(self.crashed, 'worker')} crashed"
+        if self._deselected or self._config.getoption("lf", False):
+            return "not all tests were selected"
+        if any("::" in argument for argument in self._config.args):
+            return "tests were selected by name"
+        if self._unfinished:
+            return f"{plural(len(self._unfinished), 'test')} did not run to the end"
+        return ""
 
 
 def _line(record: ReportRow) -> tuple[str, int, str]:

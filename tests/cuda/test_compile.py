@@ -111,15 +111,16 @@ def test_cache_on_disk(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path))
     umask = os.umask(0o022)
     try:
-        path, name = device.compiled(KERNELS, "scale<half>", "sm_80")
+        file = device.compiled(KERNELS, "scale<half>", "sm_80")
     finally:
         os.umask(umask)
-    assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o644}
-    assert path.read_bytes().startswith(b"\x7fELF")
-    assert "scale" in name
+    assert {entry.stat().st_mode & 0o777 for entry in file.path.parent.iterdir()} == {0o644}
+    assert file.path.read_bytes().startswith(b"\x7fELF")
+    assert "scale" in file.note
     monkeypatch.setattr(device, "compile_entries", None)
-    assert device.compiled(KERNELS, "scale<half>", "sm_80") == (path, name)
-    assert sorted(file.suffix for file in path.parent.iterdir()) == [".cubin", ".digest"]
+    again = device.compiled(KERNELS, "scale<half>", "sm_80")
+    assert (again.path, again.note, again.is_new) == (file.path, file.note, False)
+    assert sorted(entry.suffix for entry in file.path.parent.iterdir()) == [".cubin", ".digest"]
 
 
 @pytest.mark.parametrize(

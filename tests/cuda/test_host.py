@@ -358,7 +358,7 @@ def test_kernels_of_one_dtype_are_compiled_together(tmp_path, monkeypatch) -> No
     """A launch waits for no other dtype; libraries have one set of stacks, whichever launches."""
     monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
     source = source_in(tmp_path, FILLS, "first<float>", "second<float>", "first<double>")
-    stacks = library._free_stacks[host.Build.PLAIN]
+    stacks = library._free_stacks["plain"]
     libraries, mapped = [], []
     for entry, value, dtype in (
         ("first<float>", 1, torch.float32),
@@ -439,7 +439,7 @@ def test_a_changed_header_compiles_again(tmp_path, monkeypatch) -> None:
         if changed is not None:
             changed.write_text(changed.read_text() + "// changed\n")
         source = source_in(tmp_path, "__global__ void f(bool flag) {}\n")
-        library._build(source, host.Build.PLAIN, source.entries)
+        library._build(source, "plain", source.entries)
     assert len(asked) == 1 + len(headers)
 
 

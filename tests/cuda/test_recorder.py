@@ -302,7 +302,7 @@ def test_the_driver_gets_the_launchers_numbers(
         between = new_zeros(x, (300,))
         return scaled(scaled(x, between), new_empty(x, (300,)), 3.0)
 
-    class OnGpu(python_player.OnGpu):
+    class OnGpu(python_player._OnGpu):
         empty = staticmethod(allocation._on_cpu)
 
     plan = record(steps, torch.ones(300))

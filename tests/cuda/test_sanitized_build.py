@@ -49,4 +49,4 @@ def test_without_libasan_it_says_what_to_do() -> None:
     from tests.shared.cuda_sources import FAULTS
 
     with pytest.raises(CompileError, match="LD_PRELOAD"):
-        host.compile(FAULTS, host.Build.SANITIZE)
+        host.compile(FAULTS, "sanitize")

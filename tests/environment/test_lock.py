@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import detmode
-from detmode.cli import locks
+from detmode.cli.commands import run as run_command
 from detmode.environment.doctor import distributed_runs, numerics, processes
 from detmode.environment.inductor import OPTIONS
 from detmode.environment.known import SETTINGS, how_to_set, setting
@@ -310,10 +310,10 @@ def test_picks_of_inductor() -> None:
 
 def test_ranks(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one writes the lock; others have seeds of their own, and compare all else."""
-    monkeypatch.setattr(locks, "rank_of", lambda: SimpleNamespace(number=1, world_size=2))
+    monkeypatch.setattr(run_command, "rank_of", lambda: SimpleNamespace(number=1, world_size=2))
     content = locked.read_text()
     options = Namespace(lock=locked, locked=None, write_lock=True)
-    writing = locks.RunLock(options, detmode.DeterministicMode())
+    writing = run_command._RunLock(options, detmode.DeterministicMode())
     with detmode.DeterministicMode(), writing.choices:
         torch.manual_seed(1)
     assert writing.end(0) == 0
@@ -321,7 +321,7 @@ def test_ranks(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sections = dict(lock_file.read(locked))
     lock_file.write({**sections, "run": {**sections["run"], "ranks": 2}}, locked)
     options = Namespace(lock=locked, locked="error", write_lock=False)
-    comparing = locks.RunLock(options, detmode.DeterministicMode())
+    comparing = run_command._RunLock(options, detmode.DeterministicMode())
     assert comparing.refusal is None
     with detmode.DeterministicMode(), comparing.choices:
         torch.manual_seed(1)

@@ -43,10 +43,10 @@ def test_errors_keep_nothing_alive(values, monkeypatch):
     """The tensors of a refused call are freed with its error, whoever has refused it."""
     func, given = torch.ops.aten.index_add.default, [torch.ones(3, 3), 0, INDEX, values.clone()]
 
-    def without_memory(*_):
+    def without_memory(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("detmode.rules.index.launch.indexed_rows", without_memory)
+    monkeypatch.setattr("detmode.rules.index.launch.move_indexed", without_memory)
     alive = weakref.ref(given[-1])
     gc.disable()
     try:

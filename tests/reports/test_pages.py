@@ -16,7 +16,7 @@ from detmode.cli.output import show, write_files
 from detmode.mode.row_counter import RECENT, Course, ModuleCalls
 from detmode.reports.page import shortened
 from detmode.reports.shown import Shown
-from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
+from detmode.reports.timeline import NO_MODULE, timeline_of
 from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
 from tests.shared.training import Fault, Training
 
@@ -60,15 +60,13 @@ def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
 
 def test_calls_of_one_place_are_counted_together() -> None:
     """A column has the calls of each group at its place, the most serious first."""
-    builder = TimelineBuilder(2, ["bad", "good"])
-    for place, group in ((0, "good"), (1, "good"), (1, "bad"), (1, "good")):
-        builder.add(place, "Net", group)
-    (lane,) = builder.timeline("calls").lanes
+    calls = [("Net", "good", 240), ("Net", "good", 1), ("Net", "bad", 239)]
+    (lane,) = timeline_of(calls, 480, ["bad", "good"], "calls").lanes
     assert list(lane.columns) == [
-        (0, (("good", 1),)),
-        (1, (("bad", 1), ("good", 2))),
+        (0, (("good", 240),)),
+        (120, (("bad", 239), ("good", 1))),
     ]
-    assert lane.counts == (("bad", 1), ("good", 3))
+    assert lane.counts == (("bad", 239), ("good", 241))
 
 
 def test_a_few_calls_among_many_are_seen() -> None:

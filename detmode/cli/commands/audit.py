@@ -9,14 +9,7 @@ from contextlib import AbstractContextManager
 from detmode.cli import options as option
 from detmode.cli.execution import run_to_end, stdout_on_stderr
 from detmode.cli.modes import not_watched, on_cpu, policy
-from detmode.cli.output import (
-    FORMATS,
-    as_asked,
-    heading_of_rank,
-    show,
-    stdout_is_taken,
-    write_files,
-)
+from detmode.cli.output import as_asked, heading_of_rank, show, stdout_is_taken, write_files
 from detmode.cli.preparation import prepared
 from detmode.cli.usage import usage_errors
 from detmode.reports.failure import failure_of
@@ -31,10 +24,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the mode")
     option.policy(group)
     option.cuda_on_cpu(group)
-    report = parser.add_argument_group("the report")
-    option.output(report, *FORMATS)
-    option.quiet_or_long(report)
-    option.files(report, "html", "sarif")
+    option.report(parser, "html", "sarif")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from detmode.cli import options as option
-from detmode.cli.output import FORMATS, as_asked, check_output, show, stdout_is_taken, write_files
+from detmode.cli.output import as_asked, check_output, show, stdout_is_taken, write_files
 from detmode.cli.usage import usage_errors
 
 ABOUT = "find where two recorded runs diverge"
@@ -18,10 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     runs = parser.add_argument_group("the runs")
     option.path(runs, "first", metavar="RUN", help="a folder that 'detmode record' wrote")
     option.path(runs, "second", metavar="RUN")
-    report = parser.add_argument_group("the report")
-    option.output(report, *FORMATS)
-    option.quiet_or_long(report)
-    option.files(report, "html", "sarif")
+    option.report(parser, "html", "sarif")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 from detmode.cli import options as option
 from detmode.cli.locks import ENVIRONMENT, lock_here, read_lock
-from detmode.cli.output import (
-    STDOUT,
-    check_output,
-    form_of,
-    give,
-    rows_as_asked,
-    say_next,
-    show,
-)
+from detmode.cli.output import STDOUT, check_output, form_of, give, rows_as_asked, say_next, show
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +87,6 @@ def _as_under_run(finding: Finding) -> Finding:
 
 
 def _against(path: Path) -> list[Finding]:
-    """Return the differences from a lock."""
     from detmode.environment.doctor import Finding
     from detmode.environment.lock.drift import differences
 

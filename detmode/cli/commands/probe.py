@@ -10,7 +10,7 @@ from dataclasses import replace
 from detmode.cli import options as option
 from detmode.cli.execution import run_to_end
 from detmode.cli.modes import counted, modes, not_watched, on_cpu
-from detmode.cli.output import FORMATS, as_asked, heading_of_rank, write_files
+from detmode.cli.output import as_asked, heading_of_rank, write_files
 from detmode.cli.preparation import prepared
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError, usage_errors
@@ -27,10 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the probe")
     option.number(group, "--repeats", "repeats of each call (default: 3)", default=3)
     option.several(group, "--skip", "OP", "leave out an operator, or a glob; repeatable")
-    report = parser.add_argument_group("the report")
-    option.output(report, *FORMATS)
-    option.quiet_or_long(report)
-    option.files(report, "report", "html", "sarif")
+    option.report(parser, "report", "html", "sarif")
 
 
 def run(options: argparse.Namespace) -> int:

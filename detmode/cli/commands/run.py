@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from detmode.cli import options as option
 from detmode.cli.execution import LAST_WORDS, run_to_end
-from detmode.cli.locks import RunLock
+from detmode.cli.locks import read_lock, write_lock
 from detmode.cli.modes import mode_of, note_not_watched, on_cpu, policy
-from detmode.cli.output import FORMATS, as_asked, note, rename_files, write_files
+from detmode.cli.output import as_asked, note, rename_files, write_files
 from detmode.cli.preparation import prepared
 from detmode.cli.streams import say
 from detmode.cli.termination import when_terminated
@@ -23,9 +23,12 @@ from detmode.cli.twice import run_twice
 from detmode.cli.usage import UsageError
 from detmode.process.rank import rank_of
 from detmode.reports.failure import AbruptEnd, failure_of
+from detmode.reports.page import plural, shortened
 
 if TYPE_CHECKING:
     from detmode.distributed.one_report import OneReport
+    from detmode.environment.known import Choice
+    from detmode.environment.lock.drift import Drift
     from detmode.mode.deterministic_mode import DeterministicMode
     from detmode.reports.report import Report
 
@@ -45,10 +48,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option.flag(parser, "--twice", about)
     _add_mode(parser.add_argument_group("the mode"))
     _add_lock(parser.add_argument_group("the lock"))
-    report = parser.add_argument_group("the report")
-    option.output(report, *FORMATS)
-    option.quiet_or_long(report)
-    option.files(report, "report", "html", "sarif")
+    option.report(parser, "report", "html", "sarif")
 
 
 def _add_mode(group: option.Place) -> None:
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     selected = {"intercept": options.intercept, "recheck": options.recheck}
     make_mode = partial(mode_of, options, **selected, **policy(options))
     mode = make_mode()
-    lock = RunLock(options, mode) if options.locked or options.write_lock else None
+    lock = _RunLock(options, mode) if options.locked or options.write_lock else None
     if lock is not None and lock.refusal is not None:
         _write_refusal(options, mode.report(), lock.refusal)
         return 1
@@ -121,6 +121,72 @@ def _write_refusal(options: argparse.Namespace, report: Report, refusal: str) ->
     if rank is None or rank.number == 0:
         report.head["failure"] = refusal
         write_files(options, report)
+
+
+class _RunLock:
+    """The lock of a run: written when the program has ended, or compared with it.
+
+    The first of several ranks writes it, and it alone is compared in its seeds, which ranks do not
+    share.
+
+    Args:
+        options: ``locked`` ("error", "warn" or nothing), ``write_lock`` and ``lock``, its file.
+        mode: the mode under which the program runs.
+
+    Raises:
+        UsageError: the lock cannot be read.
+    """
+
+    def __init__(self, options: argparse.Namespace, mode: DeterministicMode) -> None:
+        from detmode.environment.lock import lock_file
+        from detmode.environment.lock.choices import Choices
+        from detmode.environment.lock.drift import differences
+        from detmode.environment.lock.here import lock_of
+
+        self._path: Path = options.lock
+        rank = rank_of()
+        is_first = rank is None or rank.number == 0
+        self._writes = options.write_lock and is_first
+        if self._writes and not self._path.parent.is_dir():
+            raise UsageError(f"--lock: there is no folder {self._path.parent}")
+        self._warns = options.locked == "warn"
+        locked = read_lock(self._path) if options.locked else None
+        if locked is not None and not is_first:
+            locked = lock_file.without(locked, "generators")
+        run: dict[str, Choice] = {**mode.as_locked(), "ranks": rank.world_size if rank else 1}
+        with mode:
+            self._here = lock_of(run=run)
+        drifts = differences(locked, self._here) if locked is not None else ()
+        self.choices = Choices(locked, _say if self._warns else None)
+        """To be entered while the program runs."""
+        _say(*drifts)
+        self.refusal: str | None = None
+        """The reason why the program must not start, in a line."""
+        if drifts and not self._warns:
+            differ = f"{plural(len(drifts), 'choice')} not as in {shortened(str(self._path))}"
+            self.refusal = f"refused: {differ}"
+            say(f"detmode: {self.refusal}; --locked=warn goes on")
+
+    def end(self, status: int) -> int:
+        """Write the lock, or compare it with what the program has chosen.
+
+        Returns:
+            The exit code of the run.
+        """
+        if self._writes and status == 0:
+            write_lock({**self._here, **self.choices.sections}, self._path)
+        elif self._writes:
+            note(f"no {shortened(str(self._path))}, as the program failed")
+        if status:
+            return status
+        late = self.choices.late()
+        _say(*late)
+        return int(bool(self.choices.found or late) and not self._warns)
+
+
+def _say(*drifts: Drift) -> None:
+    for drift in drifts:
+        say(f"detmode: {drift}")
 
 
 class _RunReport:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import argparse
 
 from detmode.cli import options as option
-from detmode.cli.output import (
-    STDOUT,
-    check_output,
-    give,
-    note,
-    rows_as_asked,
-    say_next,
-    show,
-)
+from detmode.cli.output import STDOUT, check_output, give, note, rows_as_asked, say_next, show
 from detmode.cli.streams import say
 from detmode.cli.usage import UsageError
 

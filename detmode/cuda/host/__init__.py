@@ -19,17 +19,16 @@ import torch
 from torch import Tensor
 
 from detmode.cuda.dtypes import CTYPES
-from detmode.cuda.host.library import Build, Library, compile, default_build, load
-from detmode.cuda.host.limit import limited
+from detmode.cuda.host.library import Library, compile, default_build, load
 from detmode.cuda.host.toolchain import compiler, sanitizer_environment, unavailable
-from detmode.cuda.host.watch import Watch
+from detmode.cuda.host.watch import Watch, limited
+from detmode.cuda.memory import range_of
 from detmode.cuda.signature import Bound, KernelSignature
 from detmode.cuda.source import Source
 from detmode.process.undo import Undo
 
 __all__ = [
     "MOST_SHARED",
-    "Build",
     "DeviceAssert",
     "LaunchError",
     "Library",
@@ -154,23 +153,8 @@ def launches() -> int:
     return _schedule.launches
 
 
-_CODES = {
-    torch.float16: "e",
-    torch.bfloat16: "E",
-    torch.float32: "f",
-    torch.float64: "d",
-    torch.complex64: "F",
-    torch.complex128: "D",
-    torch.bool: "?",
-    torch.uint8: "B",
-    torch.int8: "b",
-    torch.int16: "h",
-    torch.int32: "i",
-    torch.int64: "q",
-    torch.uint16: "H",
-    torch.uint32: "I",
-    torch.uint64: "Q",
-}
+_CODES = dict(zip(CTYPES, "eEfdFD?BbhiqHIQ", strict=True))
+"""The codes by which the runner calls the types of elements, in the order of :data:`CTYPES`."""
 _POINTEES = {code: CTYPES[dtype] for dtype, code in _CODES.items()} | {"*": "void"}
 
 
@@ -182,16 +166,6 @@ def _element_fits(pointee: str, dtype: torch.dtype) -> bool:
     return code is not None and (
         code == pointee or (code.lower() == pointee.lower() and pointee in "bBhHiIqQ")
     )
-
-
-def _extent(tensor: Tensor) -> int:
-    """Return the bytes from the first element to the end of the last one in memory."""
-    if tensor.numel() == 0:
-        return 0
-    if tensor.is_contiguous():
-        return tensor.numel() * tensor.itemsize
-    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize
 
 
 def launch_blocks(
@@ -215,7 +189,7 @@ def launch_blocks(
     entries = source.together(entry)
     position = entries.index(entry)
     races = _schedule.races or watch is not None
-    library = compile(source, Build.RACES if races else default_build(), entries)
+    library = compile(source, "races" if races else default_build(), entries)
     numbers, tensors = bound
     pointers = bytes(8 * len(signature.pointers))
     words = (ctypes.c_ulonglong * signature.n_words).from_buffer_copy(pointers + numbers)
@@ -270,8 +244,9 @@ def _packed(
             continue
         name = signature.parameters[i].name
         _check_pointee(f"{signature.where}: {name}", kind == "c", pointee, tensor)
-        packed[i].value = start = tensor.data_ptr()
-        regions.append((start, start + _extent(tensor), kind == "p", i))
+        start, end = range_of(tensor)
+        packed[i].value = start
+        regions.append((start, end, kind == "p", i))
     return packed, regions
 
 

@@ -14,14 +14,9 @@ from pathlib import Path
 
 from detmode.cuda.host.dropped import with_dropped_results
 from detmode.cuda.host.foreign_signature import ForeignSignature
-from detmode.cuda.host.library import Build, Library, compile
+from detmode.cuda.host.library import Library, compile
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
-
-__all__ = ["BUILD", "ForeignSource"]
-
-BUILD = Build.RACES
-"""The build of such sources, which sees every access."""
 
 HEADERS = Path(__file__).parent / "cuda_headers"
 
@@ -29,32 +24,23 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")[^\n]*
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _EMPTY = frozenset(
     (
-        "cuda.h",
-        "cuda_runtime.h",
-        "cuda_runtime_api.h",
-        "device_functions.h",
-        "device_launch_parameters.h",
-        "driver_types.h",
-        "math_functions.h",
-        "sm_20_atomic_functions.h",
-        "vector_functions.h",
-        "vector_types.h",
+        *("cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "device_functions.h"),
+        *("device_launch_parameters.h", "driver_types.h", "math_functions.h"),
+        *("sm_20_atomic_functions.h", "vector_functions.h", "vector_types.h"),
     )
 )
 """Headers of CUDA's for what every source has here anyway."""
+_OF_C = (
+    *("assert", "float", "inttypes", "limits", "math", "stddef", "stdint", "stdio", "stdlib"),
+    "string",
+)
 _LIBRARY = frozenset(
-    f"{prefix}{name}{suffix}"
-    for prefix, suffix, names in (
-        ("", ".h", "assert float inttypes limits math stddef stdint stdio stdlib string"),
-        (
-            "c",
-            "",
-            "assert float inttypes limits math stddef stdint stdio stdlib string",
-        ),
-        ("", "", "algorithm array functional initializer_list limits numeric tuple type_traits"),
-        ("", "", "utility"),
+    (
+        *(f"{name}.h" for name in _OF_C),
+        *(f"c{name}" for name in _OF_C),
+        *("algorithm", "array", "functional", "initializer_list", "limits", "numeric", "tuple"),
+        *("type_traits", "utility"),
     )
-    for name in names.split()
 )
 """Headers of C++'s library that kernels may use."""
 _ALWAYS = ("math.h", "stdint.h", "stdio.h")
@@ -123,6 +109,9 @@ class ForeignSource(Source):
         self._set_entries(plain if self.entry in plain else [self.entry])
         self._signatures: dict[str, ForeignSignature] = {}
         self.variables = self._variables()
+        groups = any(name.startswith("cooperative_groups") for name in self._includes)
+        self.exported = (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
+        self._surround()
 
     def _set_entries(self, entries: Sequence[str]) -> None:
         self.entries = tuple(entries)
@@ -188,32 +177,19 @@ class ForeignSource(Source):
             variables[match["name"]] = "__constant__" in match[0] or "const" in declared
         return variables
 
-    @property
-    def prelude(self) -> str:
-        """The text before the runner: headers of the C++ library."""
-        names = dict.fromkeys(
-            (*_ALWAYS, *(include for include in self._includes if include in _LIBRARY))
-        )
-        lines = [f"#include <{name}>\n" for name in names]
-        return "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
-
-    @property
-    def postlude(self) -> str:
-        """The text after it: the headers of CUDA's that it supplies."""
-        names = dict.fromkeys(include for include in self._includes if include not in _LIBRARY)
-        # detmode's own headers take the host's branch where the architecture is not defined.
-        architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
-        lines = [f'#include "{name}"\n' for name in names]
+    def _surround(self) -> None:
+        """Add the headers of the C++ library before the runner, and those of CUDA behind it."""
+        used = dict.fromkeys(self._includes)
+        library = dict.fromkeys((*_ALWAYS, *(name for name in used if name in _LIBRARY)))
+        lines = [f"#include <{name}>\n" for name in library]
+        self.prelude = "".join((*lines, "#define DETMODE_FOREIGN 1\n"))
+        lines = [f'#include "{name}"\n' for name in used if name not in _LIBRARY]
         for define in self._defines:
             name, _, value = define.partition("=")
             lines.append(f"#define {name} {value or 1}\n")
-        return "".join((*lines, architecture))
-
-    @property
-    def exported(self) -> tuple[str, ...]:
-        """The variables that a launch starts anew: its own, and those of barriers of the grid."""
-        groups = any(name.startswith("cooperative_groups") for name in self._includes)
-        return (*self.variables, *(_BARRIERS_OF_THE_GRID if groups else ()))
+        # detmode's own headers take the host's branch where the architecture is not defined.
+        architecture = "" if self._includes_own else "#define __CUDA_ARCH__ 800\n"
+        self.postlude = "".join((*lines, architecture))
 
     def together(self, entry: str) -> tuple[str, ...]:
         """All entries: they share the variables of the file."""
@@ -227,14 +203,15 @@ class ForeignSource(Source):
             CompileError: it does not compile; if it uses something that the runner does not have,
                 one line names it.
         """
+        # The build that sees every access.
         if len(self.entries) > 1:
             try:
-                return compile(self, BUILD)
+                return compile(self, "races")
             except CompileError:
                 # Perhaps another of the kernels does not compile.
                 self._set_entries([self.entry])
         try:
-            return compile(self, BUILD)
+            return compile(self, "races")
         except CompileError as error:
             raise self._explained(error) from None
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from detmode.cuda.signature import Bound, Parameter, refuse_names
 
-__all__ = ["ForeignSignature"]
-
 _TYPES = {
     "?": "bool",
     "b": "char",

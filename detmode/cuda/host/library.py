@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import enum
 import hashlib
 import os
 import platform
@@ -12,21 +11,13 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from detmode.cuda.cache import CachedFile, take
 from detmode.cuda.host.toolchain import Compiler, require_compiler
 from detmode.cuda.source import INCLUDE_DIRECTORY, CompileError, Source
 from detmode.process.files import temporary_folder
 from detmode.process.undo import Lock
-
-__all__ = [
-    "Build",
-    "Library",
-    "compile",
-    "default_build",
-    "load",
-]
 
 HEADERS = tuple(sorted(Path(__file__).parent.rglob("*.h")))
 _RUNNER = tuple(header.name for header in HEADERS)
@@ -56,21 +47,17 @@ _SANITIZERS = (
 _MESSAGE_BYTES = 2048
 
 
-class Build(enum.Enum):
-    """The instrumentation that is compiled into a library."""
-
-    PLAIN = "plain"
-    SANITIZE = "sanitize"
-    """AddressSanitizer and UndefinedBehaviorSanitizer; a finding ends the process."""
-    RACES = "races"
-    """Every access is compared with earlier ones: see races.h."""
+Build: TypeAlias = Literal["plain", "sanitize", "races"]
+"""The instrumentation that is compiled into a library: none; AddressSanitizer and
+UndefinedBehaviorSanitizer, where a finding ends the process; or every access is compared with
+earlier ones (see races.h)."""
 
 
 def _flags_of(build: Build, is_clang: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the flags of a build for the compiler, and for the linker."""
-    if build is Build.PLAIN:
+    if build == "plain":
         return (), ()
-    if build is Build.SANITIZE:
+    if build == "sanitize":
         return (*_SANITIZERS, "-fno-omit-frame-pointer", "-g1"), _SANITIZERS
     volatile = ("--param", "tsan-distinguish-volatile=1")
     if is_clang:
@@ -82,10 +69,11 @@ def _flags_of(build: Build, is_clang: bool) -> tuple[tuple[str, ...], tuple[str,
 
 def default_build() -> Build:
     """Return the build that `DETMODE_HOST_SANITIZE=1` or `DETMODE_HOST_RACES=1` selects."""
-    for build in (Build.SANITIZE, Build.RACES):
-        if os.environ.get(f"DETMODE_HOST_{build.name}", "0") not in ("", "0"):
+    builds: tuple[Build, ...] = ("sanitize", "races")
+    for build in builds:
+        if os.environ.get(f"DETMODE_HOST_{build.upper()}", "0") not in ("", "0"):
             return build
-    return Build.PLAIN
+    return "plain"
 
 
 def _translation_unit(source: Source, entries: Sequence[str]) -> str:
@@ -141,7 +129,7 @@ class _Stacks(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int), ("at", ctypes.c_void_p * 8192)]
 
 
-_free_stacks: dict[Build, list[_Stacks]] = {build: [] for build in Build}
+_free_stacks: dict[Build, list[_Stacks]] = {build: [] for build in get_args(Build)}
 """Of each launch that ended, for the next one: of any library, whose address space is one."""
 
 
@@ -162,22 +150,11 @@ class Library:
             ) from None
         self._library.detmode_kinds.restype = ctypes.c_char_p
         self._launch: Any = self._library.detmode_launch
+        pointer, number = ctypes.c_void_p, ctypes.c_int
         self._launch.argtypes = [
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_longlong,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int,
-            ctypes.c_int,
-            ctypes.c_ulonglong,
-            ctypes.c_void_p,
-            ctypes.POINTER(_Stacks),
-            ctypes.c_char_p,
-            ctypes.c_int,
+            *(number, pointer, pointer, ctypes.c_longlong, pointer, number, pointer, pointer),
+            *(number, number, ctypes.c_ulonglong, pointer, ctypes.POINTER(_Stacks)),
+            *(ctypes.c_char_p, number),
         ]
         self._library.detmode_variable.restype = ctypes.c_longlong
         self._kinds: dict[int, list[tuple[str, str]]] = {}
@@ -245,7 +222,7 @@ _compile_lock = Lock()
 
 
 def compile(
-    source: Source, build: Build = Build.PLAIN, entries: tuple[str, ...] | None = None
+    source: Source, build: Build = "plain", entries: tuple[str, ...] | None = None
 ) -> Library:
     """Compiles entries of `source` for the host, or takes them from the cache, and loads them.
 
@@ -254,7 +231,7 @@ def compile(
 
     Args:
         source: the `.cu` file.
-        build: `Build.SANITIZE` is for a process that has libasan loaded from its start (see
+        build: `"sanitize"` is for a process that has libasan loaded from its start (see
             `sanitizer_environment`).
         entries: those that `Source.together` names for one of them; default all.
 
@@ -289,7 +266,7 @@ def _load(source: Source, build: Build, entries: tuple[str, ...]) -> Library:
 
 def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
     compiler = require_compiler()
-    if build is Build.SANITIZE and not hasattr(ctypes.CDLL(None), "__asan_init"):
+    if build == "sanitize" and not hasattr(ctypes.CDLL(None), "__asan_init"):
         # Loading the library would end the process.
         raise CompileError(
             "a sanitized build needs libasan in the process from its start; run Python in a "
@@ -316,7 +293,6 @@ def _build(source: Source, build: Build, entries: Sequence[str]) -> CachedFile:
 def _compiled(
     compiler: Compiler, path: Path, text: str, flags: Sequence[str], link_flags: Sequence[str]
 ) -> bytes:
-    """The shared library of a translation unit."""
     try:
         with temporary_folder() as folder:
             unit, compiled, shared_object = (

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from detmode.cuda.source import CompileError
 
-__all__ = ["Compiler", "compiler", "require_compiler", "sanitizer_environment", "unavailable"]
-
 _PATIENCE = 600
 """The seconds that a compiler may take."""
 _FIRST_PATIENCE = 60

@@ -1,12 +1,27 @@
-"""Launches of the host runner that are watched, and that may be told to end."""
+"""Launches of the host runner that are watched, and that are ended if they do not end themselves.
+
+A launch runs in C++, where Python's signal handlers wait for its end. It looks at a word of its
+:class:`Watch` at each access and switch of threads, which is set when its time is over, and by
+Ctrl-C. A loop without accesses never looks: it is left by a signal.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Sequence
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+_TIMED_OUT = 1
+"""The value of ``stop`` when time is over; Ctrl-C sets another."""
+_PAUSE = 0.2
+_GRACE = 2.0
+"""Seconds after which a launch that is to end cannot be at an access, and is left by a signal."""
 
 
 class Watch(ctypes.Structure):
@@ -71,3 +86,31 @@ class Watch(ctypes.Structure):
         rows = self._records[: self._n_touched]
         word = rows[:, 0]
         return torch.stack([word & 0xFFFFFFFF, word >> 32 & 0xFF, word >> 40, rows[:, 1]], 1)
+
+
+@contextlib.contextmanager
+def limited(watch: Watch) -> Iterator[None]:
+    """End the launch in the block, which this OS thread makes, when its time is over."""
+    if watch.timeout is None:
+        yield
+        return
+    ended = threading.Event()
+    arguments = (watch, watch.timeout, threading.get_ident(), ended)
+    threading.Thread(target=_look, args=arguments, name="detmode-limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _look(watch: Watch, timeout: float, launching: int, ended: threading.Event) -> None:
+    deadline = time.monotonic() + timeout
+    told = None
+    while not ended.wait(max(min(_PAUSE, deadline - time.monotonic()), 0.01)):
+        now = time.monotonic()
+        if not watch.stop and now >= deadline:
+            watch.stop = _TIMED_OUT
+        if watch.stop:
+            deadline, told = now + _PAUSE, told or now
+            if now - told > _GRACE:
+                signal.pthread_kill(launching, signal.SIGURG)

@@ -28,17 +28,6 @@ from detmode.process.files import temporary_folder
 from detmode.process.undo import Lock
 from detmode.process.versions import SUPPORTED, parse_version
 
-__all__ = [
-    "VARIABLE",
-    "Player",
-    "build",
-    "is_wanted",
-    "launches_on",
-    "player",
-    "prepare",
-    "problem",
-]
-
 VARIABLE = "DETMODE_NATIVE"
 """The environment variable that switches the player on and off."""
 

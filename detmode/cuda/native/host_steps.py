@@ -10,8 +10,6 @@ import torch
 from detmode.cuda.plan import Check, Empty, Launch, Plan
 from detmode.cuda.python_player import player
 
-__all__ = ["function_of", "make"]
-
 _get_address = torch.Tensor.data_ptr
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import Source, contiguous, ctype, index_ctype, launch, magic_number, new_empty
-from detmode.cuda.checks import check_scalar_type
 from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import MANY, PER_THREAD, Share, choose_share
@@ -60,8 +59,6 @@ class Pooled:
         windows: those of a plane.
         shared: channels where they come last, otherwise planes: these are shared out among threads.
     """
-
-    __slots__ = ("_parts", "elements", "flat", "out_sizes", "planes", "shared", "sizes", "windows")
 
     def __init__(
         self,
@@ -130,13 +127,13 @@ def pooled_of(
     return Pooled(shape[:-spatial], sizes, out_sizes, memory_format is torch.contiguous_format)
 
 
-def entries(kernel: str, shares: Sequence[int] = (1, PER_THREAD)) -> tuple[str, ...]:
+def entries(kernel: str) -> tuple[str, ...]:
     """The name expressions of ``kernel``, a template of a dtype, a thread's share, an index."""
     return tuple(
         entry_of(kernel, dtype, Share(per_thread, index))
         for dtype in FLOATING
-        for per_thread in shares
-        for index in ("int32_t", "int64_t")
+        for per_thread in (1, PER_THREAD)
+        for index in KEYS
     )
 
 
@@ -223,7 +220,6 @@ def _launched(
     memory_format: torch.memory_format,
     **windows: Any,
 ) -> Tensor:
-    """``grad_input``, which the kernel writes."""
     launch(
         source, entry, shape.threads,
         grad_output=contiguous(grad_output, memory_format=memory_format),
@@ -233,16 +229,6 @@ def _launched(
     return grad_input
 
 
-def check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
-    """Check the tensors of these operators, except for conditions with other messages in ATen.
-
-    Raises:
-        RuntimeError: shapes, or a dtype of ``indices``, that do not go together.
-    """
-    check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
-    check_scalar_type(torch.int64, indices.dtype)
-
-
 def check_shapes(
     name: str,
     out_shape: tuple[int, ...],
@@ -250,7 +236,11 @@ def check_shapes(
     indices_shape: tuple[int, ...],
     spatial: int,
 ) -> None:
-    """Check the shapes alone, as :func:`check` does."""
+    """Check the shapes of these operators, except for conditions with other messages in ATen.
+
+    Raises:
+        RuntimeError: shapes that do not go together.
+    """
     if len(shape) not in (spatial + 1, spatial + 2):
         raise RuntimeError(
             f"{name}(): Expected {spatial + 1}D or {spatial + 2}D input tensor, but got "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any, TypeAlias
 
@@ -19,50 +18,37 @@ CheckShapes: TypeAlias = Callable[[torch.Size, int, int, torch.Size], None]
 the number of indices, and the source's shape."""
 
 
-@dataclass(slots=True)
-class IndexedRows:
-    """The operator's tensors, with scalars as vectors of one element.
-
-    Args:
-        out: the result, which holds ``self`` so far.
-        target: ``out`` with at least one dimension.
-        dim: not negative.
-        index: int64, one-dimensional, contiguous.
-        source: with the dimensions of ``target``, apart from its memory.
-        shape: the layout of its rows.
-    """
-
-    out: Tensor
-    target: Tensor
-    dim: int
-    index: Tensor
-    source: Tensor
-    shape: Rows
-
-    def run(self, move_rows: Callable[..., None], **options: Any) -> Tensor:
-        """``move_rows`` on contiguous rows; ``out`` with what it gave."""
-        if self.shape.addends:
-            source = contiguous(self.source)
-            in_contiguous(self.target, move_rows, self.index, source, self.shape, **options)
-        return self.out
-
-
-def indexed_rows(
+def move_indexed(
     self: Tensor,
     dim: int,
     index: Tensor,
     source: Tensor,
     out: Tensor | None,
+    move_rows: Callable[..., None],
     check_shapes: CheckShapes,
     error: type[Exception] = IndexError,
-) -> IndexedRows:
-    """The arguments of an operator that has checked all but shapes.
+    *,
+    any_strides: bool = False,
+    **options: Any,
+) -> Tensor:
+    """Move the rows of ``source`` along ``dim`` to the destinations that ``index`` names.
 
-    ``check_shapes`` is asked where the source's shape is not simply that of ``self`` with another
-    size in ``dim``: what ATen refuses, it refuses.
+    Args:
+        self: the initial values of the destinations.
+        dim: along which ``index`` names destinations.
+        index: integers; one dimension, or none.
+        source: of the dtype of ``self``.
+        out: holds ``self`` and takes the result; None is a new tensor.
+        move_rows: called with contiguous destinations, int64 positions, contiguous rows, how they
+            lie, and ``options``. Scalars are vectors of one element.
+        check_shapes: asked where the source's shape is not simply that of ``self`` with another
+            size in ``dim``: what ATen refuses, it refuses.
+        error: raised, on the CPU, for an index out of range.
+        any_strides: ``move_rows`` takes destinations and rows as they lie: nothing is copied.
+        options: of what moves the rows.
 
     Raises:
-        Exception: ``error``, on the CPU, for an index out of range; what ``check_shapes`` raises.
+        Exception: ``error``, and what ``check_shapes`` raises.
     """
     out, index, source = result_of(self, out, index, source)
     target = out if out.dim() else out.view(1)
@@ -73,15 +59,15 @@ def indexed_rows(
         source = source.reshape(source_shape)
     if source.numel():
         check_on_host(index, shape.size, dim, error)
-    if index.dim() != 1:
-        # ATen takes as long to find that nothing changes.
-        index = index.reshape(-1)
-    index = contiguous(index, torch.int64)
-    return IndexedRows(out, target, dim, index, source, shape)
+        index = contiguous(index.reshape(-1), torch.int64)
+        if any_strides:
+            move_rows(target, index, source, shape, **options)
+        else:
+            in_contiguous(target, move_rows, index, contiguous(source), shape, **options)
+    return out
 
 
-def _layout(sizes: tuple[int, ...], dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
+def _layout(sizes: torch.Size, dim: int, n: int) -> tuple[tuple[int, ...], Rows]:
     """The shape of the source, and how its rows lie."""
-    sizes = tuple(sizes)  # of which parts are taken in less time than of a torch.Size
     before, behind = sizes[:dim], sizes[dim + 1 :]
     return (*before, n, *behind), Rows(prod(before), n, prod(behind), sizes[dim])

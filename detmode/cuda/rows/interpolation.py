@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -150,7 +149,7 @@ def gather_backward(
         outer, inner = outer * inner, 1
     grad_input = new_empty(grad_output, input_size, memory_format=memory_format)
     way = choose(axes, length, opmath, grad_input.numel(), inner)
-    if way in (GatherWay.SMALL, GatherWay.STRIPS):
+    if way in ("small", "strips"):
         gather = partial(_gather_at_once, way, interpolation, align_corners)
     else:
         tables = new_empty(grad_output, (length,), opmath)
@@ -158,7 +157,7 @@ def gather_backward(
         written = {"tables": tables, "resized": resized(axes), "align_corners": align_corners}
         launch(interpolation.source, entry, length, **written)
         gather = partial(_gather, interpolation, tables)
-    if way is GatherWay.LAST_APART:
+    if way == "last apart":
         last, axes = axes[0], axes[1:]
         row = last.out * inner
         lines = grad_input.numel() // (last.size * inner)
@@ -176,17 +175,10 @@ def _format_of(grad_output: Tensor) -> torch.memory_format:
     return torch.contiguous_format if is_planar else suggest_memory_format(grad_output)
 
 
-class GatherWay(Enum):
-    """A way to gather. Without tables in memory, all is one launch."""
-
-    SMALL = auto()
-    """Each block has its own tables in shared memory."""
-    STRIPS = auto()
-    """A block has the tables of a strip of a row."""
-    WHOLE = auto()
-    """Tables are written to memory; then an element gathers along all axes."""
-    LAST_APART = auto()
-    """Likewise, and the last axis is left to a second launch."""
+GatherWay: TypeAlias = Literal["small", "strips", "whole", "last apart"]
+"""A way to gather. Without tables in memory, all is one launch: each block has its own tables in
+shared memory, or those of a strip of a row. Otherwise tables are written to memory first, and an
+element gathers along all axes, or the last axis is left to another launch."""
 
 
 def choose(
@@ -205,14 +197,14 @@ def choose(
     reads_little = math.prod(-(-axis.out * axis.taps // axis.size) for axis in axes) <= MAX_READS
     if numel < MANY and reads_little:
         if length * opmath.itemsize <= SHARED:
-            return GatherWay.SMALL
+            return "small"
         fits = last.size >= LONG and inner == 1 and numel // last.size <= MAX_GROUPS
         if fits and _strip_bytes(axes, opmath) <= STRIP:
-            return GatherWay.STRIPS
+            return "strips"
     is_filled = inner == 1 and numel >= MANY and lanes_of(last) == 1
     if is_filled or reads_little or len(axes) == 1 or last.out * inner == 1:
-        return GatherWay.WHOLE
-    return GatherWay.LAST_APART
+        return "whole"
+    return "last apart"
 
 
 def lanes_of(axis: Axis) -> int:
@@ -252,7 +244,7 @@ def _gather_at_once(
     how: dict[str, Any] = {"align_corners": align_corners, "clamps": interpolation.clamps}
     how |= {"grad_output": grad_output, "grad_input": grad_input, "resized": resized(axes)}
     numel, width = grad_input.numel(), axes[0].size
-    if way is GatherWay.SMALL:
+    if way == "small":
         entry, blocks = f"upsample_small{types}", -(-numel // BLOCK)
         how |= {"outer": outer, "inner": inner}
         launch_blocks(interpolation.source, entry, blocks, BLOCK, SHARED, **how)

@@ -99,7 +99,6 @@ class Axis(NamedTuple):
     scale: float
 
 
-ABSENT = Axis(0, 0, 0, 0, 0.0)
 ResizedAxes = namedtuple(
     "ResizedAxes",
     "w_size w_out w_taps w_table w_scale "
@@ -111,7 +110,8 @@ ResizedAxes = namedtuple(
 
 def resized(axes: Sequence[Axis]) -> ResizedAxes:
     """Up to three axes, the last one first, as kernels take them."""
-    w, h, d = (*axes, ABSENT, ABSENT)[:3]
+    absent = Axis(0, 0, 0, 0, 0.0)
+    w, h, d = (*axes, absent, absent)[:3]
     return ResizedAxes(*w, *h, *d)
 
 

@@ -37,9 +37,6 @@ class _PaddedAxis(NamedTuple):
     padding: int
 
 
-ABSENT = _PaddedAxis(1, 1, 0)
-
-
 def pad_backward(
     module: str, name: str, spatial: int
 ) -> Callable[[Tensor, Tensor, Sequence[int]], Tensor]:
@@ -94,7 +91,7 @@ def gather_backward(
     shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
     _check(where, out_shape, shape, padding, spatial, reflect)
     sizes = zip(reversed(shape), reversed(out_shape), padding[::2])
-    w, h, d = *(_PaddedAxis(*axis) for axis in sizes), *(ABSENT,) * (3 - spatial)
+    w, h, d = *(_PaddedAxis(*axis) for axis in sizes), *(_PaddedAxis(1, 1, 0),) * (3 - spatial)
     planes, positions = prod(shape[:-spatial]), prod(shape[-spatial:])
     share = share or choose_share(planes, self.numel(), grad_output.numel())
     entry = f"{ctype(self.dtype)}, {str(reflect).lower()}, {share.per_thread}, {share.counter}"

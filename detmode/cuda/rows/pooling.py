@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,8 +30,6 @@ class Window(NamedTuple):
         return -(-(self.whole + (self.part > 0)) // self.step)
 
 
-# Programs have few windows, of whatever sizes.
-@functools.lru_cache(1 << 10)
 def window_of(kernel: int, stride: int, padding: int, dilation: int = 1) -> Window:
     """The windows of an axis.
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from detmode.cuda import Source, clone, contiguous, launch, new_arange, new_empty
 from detmode.cuda.recording import host_check
 from detmode.cuda.rows.shapes import Rows
+from detmode.process.extent import extent_of
 
 SOURCE = Source(__file__, "positions.cu", entries=["index_put_linearize"])
 
@@ -192,17 +193,6 @@ def copy_if_overlapping(out: Tensor, source: Tensor) -> Tensor:
     """
     if out.untyped_storage().data_ptr() != source.untyped_storage().data_ptr():
         return source
-    begin, end = _span(out)
-    other_begin, other_end = _span(source)
-    if begin == end or other_begin == other_end or other_end <= begin or end <= other_begin:
-        return source
-    return clone(source)
-
-
-def _span(tensor: Tensor) -> tuple[int, int]:
-    """The first address and the one behind the last."""
-    begin = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return begin, begin
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-    return begin, begin + (last + 1) * tensor.itemsize
+    out_begin, out_end = extent_of(out)
+    begin, end = extent_of(source)
+    return clone(source) if max(begin, out_begin) < min(end, out_end) else source

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import contiguous, new_arange
-from detmode.cuda.rows.positions import (
-    axis_of,
-    check_on_host,
-    in_contiguous,
-    linearize,
-    result_of,
-)
+from detmode.cuda.rows.positions import axis_of, check_on_host, in_contiguous, linearize, result_of
 from detmode.cuda.rows.shapes import Rows
 
 

@@ -8,7 +8,6 @@ Entries that are not stored row by row are sorted first, stably.
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,15 +35,6 @@ SOURCE = Source(
 
 SparseShape = namedtuple("SparseShape", "entries rows size inner")
 """The struct of ``sparse_products.cu``: the entries, and the sizes of both matrices."""
-
-
-class _Entries(NamedTuple):
-    """The entries of a matrix, int64 positions; ``are_sorted``: row by row."""
-
-    rows: Tensor
-    columns: Tensor
-    values: Tensor
-    are_sorted: bool
 
 
 def sparse_product(
@@ -93,7 +83,6 @@ def _product(
     *,
     is_turned: bool = False,
 ) -> Tensor:
-    """Return the product of a sparse matrix, turned or as it is, and a dense one."""
     shape = sparse.shape[int(is_turned)], dense.shape[1]
     if self is None or beta == 0:
         out = new_zeros(dense, shape)
@@ -107,11 +96,12 @@ def _product(
             torch.add(new_zeros(dense, ()), self, alpha=beta, out=out)
     if sparse._nnz() and out.numel():
         entries = _entries(sparse, is_turned=is_turned)
-        _add(entries, in_memory(dense), out, alpha, include_self=beta != 0)
+        _add(*entries, in_memory(dense), out, alpha, include_self=beta != 0)
     return out
 
 
-def _entries(sparse: Tensor, *, is_turned: bool) -> _Entries:
+def _entries(sparse: Tensor, *, is_turned: bool) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """The rows and columns of the entries, int64, their values, and if they are row by row."""
     # Not of a matrix that ATen has turned: it copies what is in COO.
     if sparse.layout is torch.sparse_coo:
         first, second = contiguous(sparse._indices())
@@ -126,14 +116,21 @@ def _entries(sparse: Tensor, *, is_turned: bool) -> _Entries:
         compressed, plain = torch._convert_indices_from_csr_to_coo(ends, others, out=places)
         values, by_row = sparse.values(), (sparse.layout is torch.sparse_csr) is not is_turned
         rows, columns = (compressed, plain) if by_row else (plain, compressed)
-    return _Entries(rows, columns, in_memory(values), by_row)
+    return rows, columns, in_memory(values), by_row
 
 
 def _add(
-    entries: _Entries, dense: Tensor, out: Tensor, alpha: complex, *, include_self: bool
+    rows: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    are_sorted: bool,
+    dense: Tensor,
+    out: Tensor,
+    alpha: complex,
+    *,
+    include_self: bool,
 ) -> None:
     """Add the product with ``dense`` to ``out``, or to zeros; both are contiguous."""
-    rows, columns, values, are_sorted = entries
     shape = Rows(1, rows.numel(), dense.shape[1], out.shape[0])
     keys, order = (rows, None) if are_sorted else sorted_positions(rows, shape.size)
     width = widths(dense.dtype)[-1]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Strips", "strips_of"]
-
 _FEWEST_BLOCKS = 64
 """From which a GPU has more to do than in memory, where more threads are at work."""
 _FEW_BLOCKS = 1 << 12

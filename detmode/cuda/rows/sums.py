@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -207,15 +207,10 @@ class _Row(NamedTuple):
 
 def _summed(dtype: torch.dtype, way: Way | None, begin: int, inner: int, mean: bool) -> _Row:
     """The sum of rows of so many columns, which begin so many bytes behind ``AT_ONCE`` of them."""
-    if way is Way.WIDE:
-        return _row(dtype, AT_ONCE // dtype.itemsize, mean)
-    row = _row(dtype, widths(dtype)[-1], mean)
+    width = AT_ONCE // dtype.itemsize if way is Way.WIDE else widths(dtype)[-1]
     # Reading several columns at once needs aligned rows, and does not change the bits.
-    return _row(dtype, 1, mean) if begin % 8 or inner % row.width else row
-
-
-@cache
-def _row(dtype: torch.dtype, width: int, mean: bool) -> _Row:
+    if way is not Way.WIDE and (begin % 8 or inner % width):
+        width = 1
     components, words = parts_of(dtype)
     return _Row(f"row_{'mean' if mean else 'sum'}<{ctype(dtype)}>", width, components * words)
 

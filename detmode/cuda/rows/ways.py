@@ -19,7 +19,6 @@ choices change no bit; the shared memory of a block takes part in them.
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_left
 from enum import Enum, auto
 
@@ -190,8 +189,6 @@ def _sort_moves_less(shape: Rows, dtype: torch.dtype) -> bool:
     return sort + runs * of_sorted + carries < integers
 
 
-# Programs have few widths of rows, however many rows.
-@functools.lru_cache(1 << 10)
 def _bytes_moved(inner: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
     """The bytes that move for a row in one of ``outer``: if it is sorted, without the sort and what
     pieces carry; if it is added as integers; of a destination's, as integers; of a column's carry.

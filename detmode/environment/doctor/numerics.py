@@ -233,13 +233,6 @@ def _is(option: Option, value: object) -> bool:
 
 
 LOOKS: tuple[Look, ...] = (
-    _cublas,
-    _cudnn,
-    _recurrent,
-    _precision,
-    _reductions,
-    _tunable,
-    _attention,
-    _fill,
+    *(_cublas, _cudnn, _recurrent, _precision, _reductions, _tunable, _attention, _fill),
     _compiler,
 )

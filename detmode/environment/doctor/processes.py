@@ -136,12 +136,4 @@ def _debugging() -> Iterator[Finding]:
             yield Finding(name, str(value), effect, f"unset {name}")
 
 
-LOOKS: tuple[Look, ...] = (
-    _hash_seed,
-    _python,
-    _seeds,
-    _workers,
-    _threads,
-    _cpu,
-    _debugging,
-)
+LOOKS: tuple[Look, ...] = (_hash_seed, _python, _seeds, _workers, _threads, _cpu, _debugging)

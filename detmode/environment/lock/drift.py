@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from detmode.environment.known import Choice, how_to_set
@@ -35,6 +34,14 @@ _REMEDIES = {
     "mode": "run with the same options: {value}",
     "ranks": "start {value} ranks",
 }
+_OF_SECTION = {
+    "versions": "version of {}",
+    "generators": "seed of {}",
+    "settings_at_end": "{} at the end of the program",
+    "triton": "Triton's configuration of {}",
+    "inductor": "Inductor's choice for {}",
+}
+"""The titles of a section's choices; those of other sections are names, or titles of their own."""
 _TITLES = {
     "cpu": "CPU instructions",
     "gpus": "GPUs",
@@ -81,12 +88,8 @@ def _unlocked(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     return tuple(
         Drift(f"section [{name}]", "nothing", f"{len(choices)} choices", remedy)
         for name, choices in sorted(here.items())
-        if name not in locked or (choices and not _says(locked, name))
+        if name not in locked or (choices and name not in _ABSENT and not locked[name])
     )
-
-
-def _says(locked: Sections, section: str) -> bool:
-    return section in _ABSENT or bool(locked[section])
 
 
 def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
@@ -94,17 +97,11 @@ def drifts(locked: Sections, here: Sections) -> tuple[Drift, ...]:
     differing: list[Drift] = []
     for section in sorted(locked.keys() & here.keys()):
         mine, theirs = here[section], locked[section]
-        for name in _compared(section, theirs, mine):
+        names = theirs.keys() | mine.keys() if section in _ABSENT else theirs.keys() & mine.keys()
+        for name in sorted(names):
             if theirs.get(name) != mine.get(name):
                 differing.append(drift(section, name, theirs.get(name), mine.get(name)))
     return tuple(differing)
-
-
-def _compared(
-    section: str, locked: Mapping[str, Choice], here: Mapping[str, Choice]
-) -> Iterator[str]:
-    names = locked.keys() | here.keys() if section in _ABSENT else locked.keys() & here.keys()
-    return iter(sorted(names))
 
 
 def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -> Drift:
@@ -113,22 +110,8 @@ def drift(section: str, name: str, locked: Choice | None, here: Choice | None) -
     if (section, name) == ("run", "mode"):
         locked, here = (COMMAND.options_of(str(value)) for value in (locked, here))
     first, second = (absent if value is None else _text(value) for value in (locked, here))
-    texts = (_title(section, name), first, second, _remedy(section, name, locked))
-    return Drift(*map(in_a_line, texts))
-
-
-def _title(section: str, name: str) -> str:
-    if section == "versions":
-        return f"version of {name}"
-    if section == "generators":
-        return f"seed of {name}"
-    if section == "settings_at_end":
-        return f"{name} at the end of the program"
-    if section == "triton":
-        return f"Triton's configuration of {name}"
-    if section == "inductor":
-        return f"Inductor's choice for {name}"
-    return _TITLES.get(name, name)
+    title = _OF_SECTION[section].format(name) if section in _OF_SECTION else _TITLES.get(name, name)
+    return Drift(*map(in_a_line, (title, first, second, _remedy(section, name, locked))))
 
 
 def _text(value: Choice) -> str:

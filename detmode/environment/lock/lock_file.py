@@ -30,7 +30,6 @@ def without(sections: Sections, name: str) -> Sections:
 
 
 def _to_toml(sections: Sections) -> str:
-    """Return the content of a lock's file."""
     import tomli_w
 
     ordered = {name: dict(sorted(sections[name].items())) for name in sorted(sections)}

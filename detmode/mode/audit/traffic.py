@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from detmode.bits.effects import effects_of
-from detmode.bits.tensors import SPARSE_PARTS
+from detmode.cuda.memory import COMPONENTS
 from detmode.process.arguments import tensors_in
 
 # Operators that touch as many elements of their first tensor as the largest other one has.
@@ -102,4 +102,4 @@ def size_of(tensor: Tensor) -> int:
         held = (size for size, step in zip(tensor.shape, tensor.stride()) if step or not size)
         return math.prod(held) * tensor.itemsize
     # None of a layout that hides its parts.
-    return sum(size_of(getattr(tensor, name)()) for name in SPARSE_PARTS.get(tensor.layout, ()))
+    return sum(size_of(getattr(tensor, name)()) for name in COMPONENTS.get(tensor.layout, ()))

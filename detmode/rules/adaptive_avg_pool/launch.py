@@ -44,18 +44,9 @@ def adaptive_avg_pool2d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
 
 @raises_like_aten
 def adaptive_avg_pool3d_backward(grad_output: Tensor, self: Tensor) -> Tensor:
-    """The gradient of ``_adaptive_avg_pool3d`` with respect to its input.
+    """The gradient of ``_adaptive_avg_pool3d`` with respect to its input, contiguous.
 
-    Args:
-        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
-        self: (N, C, T, H, W) or (C, T, H, W); its shape and dtype are read.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices that do not go together.
-        NotImplementedError: a dtype that is not floating point.
+    As :func:`adaptive_avg_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
     name = "adaptive_avg_pool3d_backward"
     check_adaptive_dtypes(name, grad_output, self)

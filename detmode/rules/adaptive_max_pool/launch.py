@@ -7,9 +7,9 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from detmode.cuda import Source
-from detmode.cuda.checks import raises_like_aten
+from detmode.cuda.checks import check_scalar_type, raises_like_aten
 from detmode.cuda.rows.chosen_windows import (
-    check,
+    check_shapes,
     entries,
     entry_of,
     few_entries,
@@ -49,19 +49,9 @@ def adaptive_max_pool2d_backward(grad_output: Tensor, self: Tensor, indices: Ten
 
 @raises_like_aten
 def adaptive_max_pool3d_backward(grad_output: Tensor, self: Tensor, indices: Tensor) -> Tensor:
-    """The gradient of ``adaptive_max_pool3d`` with respect to its input.
+    """The gradient of ``adaptive_max_pool3d`` with respect to its input, contiguous.
 
-    Args:
-        grad_output: (N, C, T_out, H_out, W_out) or (C, T_out, H_out, W_out), floating point.
-        self: (N, C, T, H, W) or (C, T, H, W); its shape and dtype are read.
-        indices: int64, like ``grad_output``: for each window the position in (T, H, W) it chose.
-
-    Returns:
-        A contiguous tensor of the shape and dtype of ``self``.
-
-    Raises:
-        RuntimeError: shapes, dtypes or devices that do not go together.
-        NotImplementedError: a dtype that is not floating point.
+    As :func:`adaptive_max_pool2d_backward`, with (T, H, W) in the place of (H, W).
     """
     _check("adaptive_max_pool3d_backward", grad_output, self, indices, 3)
     return gather(grad_output, self, indices, 3, torch.contiguous_format)
@@ -87,5 +77,6 @@ def gather(
 
 def _check(name: str, grad_output: Tensor, self: Tensor, indices: Tensor, spatial: int) -> None:
     check_adaptive_sizes(name, grad_output.shape)
-    check(name, grad_output, self, indices, spatial)
+    check_shapes(name, grad_output.shape, self.shape, indices.shape, spatial)
+    check_scalar_type(torch.int64, indices.dtype)
     check_adaptive_dtypes(name, grad_output, self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -70,7 +69,7 @@ def gather(
     share: Share | None = None,
 ) -> Tensor:
     """The gradient of the three arguments of windows; ``share``: None for what sizes choose."""
-    windows, axes = _windows(*map(tuple, window), divisor_override)
+    windows, axes = _windows(*window, divisor_override)
     shape, out_shape = tuple(self.shape), tuple(grad_output.shape)
     _check_shapes(out_shape, shape, windows, ceil_mode)
     check_scalar_type(self.dtype, grad_output.dtype)
@@ -90,12 +89,10 @@ def gather(
     return grad_input
 
 
-# Programs have few windows, of whatever sizes.
-@functools.lru_cache(1 << 10)
 def _windows(
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
     divisor_override: int | None,
 ) -> tuple[Windows, dict[str, Window]]:
     """The windows of three axes: their sizes, strides and padding; and as the kernel takes them."""

@@ -30,14 +30,7 @@ of ranks gives different bits. Symmetric memory is a separate family.
 """
 
 from detmode.table.chain import RowFields, chain
-from detmode.table.conditions import (
-    COMPLEX,
-    FLOATING,
-    dtype_in,
-    nvls_possible,
-    on,
-    order_matters,
-)
+from detmode.table.conditions import COMPLEX, FLOATING, dtype_in, nvls_possible, on, order_matters
 from detmode.table.rule import RUN_TO_RUN, Native, Refuse
 
 # Of each collective, the argument with the tensors that it reduces.

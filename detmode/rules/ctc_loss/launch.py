@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,8 +11,6 @@ from torch import Tensor
 from detmode.cuda import contiguous, ctype, launch, launch_blocks, new_empty, new_full
 from detmode.cuda.checks import raises_like_aten
 from detmode.rules.ctc_loss.arguments import SOURCE, check, lengths_of
-
-__all__ = ["SOURCE", "ctc_loss_backward"]
 
 THREADS = 512
 """Threads of a block at most, one for each state of a sequence."""
@@ -27,20 +24,14 @@ CtcShape = namedtuple(
 """The sizes and strides of ``log_probs``, the longest target, and the class between labels."""
 
 
-class _CtcWay(NamedTuple):
-    """Threads of a sample's block, one for each state, or for several by turns.
-
-    ``large``: ATen's CUDA kernels leave classes without labels unchanged.
-    """
-
-    threads: int
-    large: bool
+def choose_threads(longest: int) -> int:
+    """Choose the threads of a sample's block, one for each state, or for several by turns."""
+    return min(THREADS, -(-(2 * longest + 1) // 32) * 32)
 
 
-def choose(times: int, samples: int, classes: int, longest: int) -> _CtcWay:
-    """Choose how posteriors are computed, and what a class without labels gets."""
-    threads = min(THREADS, -(-(2 * longest + 1) // 32) * 32)
-    return _CtcWay(threads, 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450)
+def is_large(times: int, samples: int, classes: int) -> bool:
+    """Return whether ATen's CUDA kernels leave classes without labels unchanged."""
+    return 2 * times + 24 * samples // 10 + 2 * classes // 10 > 450
 
 
 @raises_like_aten
@@ -97,11 +88,10 @@ def ctc_loss_backward(
         targets = new_empty(targets, (1,))
     order, ordered, runs = _sorted(targets, labels, shape, where)
     posteriors = new_empty(log_alpha, log_alpha.shape)
-    way = choose(times, samples, classes, longest)
     edges = (samples, 2, times, 2)
     launch_blocks(
         SOURCE, f"ctc_posteriors<{ctype(log_probs.dtype)}, {ctype(targets.dtype)}>", samples,
-        way.threads,
+        choose_threads(longest),
         log_probs=log_probs, targets=targets, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, log_alpha=contiguous(log_alpha), posteriors=posteriors,
         edge_mantissas=new_empty(log_probs, edges),
@@ -112,7 +102,7 @@ def ctc_loss_backward(
         grad=grad, log_probs=log_probs, input_lengths=inputs, target_lengths=labels,
         neg_log_likelihood=nll, posteriors=posteriors, order=order, sorted=ordered, runs=runs,
         grad_input=grad_input, shape=shape, zero_infinity=zero_infinity,
-        large=way.large, grad_stride=grad.stride(0),
+        large=is_large(times, samples, classes), grad_stride=grad.stride(0),
     )  # fmt: skip
     return grad_input
 

@@ -32,7 +32,7 @@ itself, and splits no runs under it: it needs no row. In place of ``group_index_
 
 from detmode.rules.fbgemm import launch
 from detmode.table.chain import chain, on_cuda
-from detmode.table.conditions import dtype_in, on
+from detmode.table.conditions import FLOATING, dtype_in, on
 from detmode.table.rule import Refuse
 
 JAGGED = ("fbgemm::jagged_index_add_2d_forward", "fbgemm::jagged_index_add_2d_forward_v2")
@@ -44,7 +44,7 @@ RULES = (
             launch.jagged_index_add,
             traffic=None,
             otherwise=Refuse(),
-            when=dtype_in("values", launch.DTYPES),
+            when=dtype_in("values", FLOATING),
         ),
         because="rows of sequences selected twice meet in a float atomicAdd",
         otherwise="on the CPU rows take turns, and integers are exact in any order",

@@ -6,11 +6,8 @@ import torch
 from torch import Tensor
 
 from detmode.cuda import new_arange, new_zeros
-from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows
-
-DTYPES = FLOATING
 
 
 def jagged_index_add(
@@ -51,5 +48,4 @@ def jagged_index_add(
 
 
 def _begins(offsets: Tensor) -> Tensor:
-    """Return the first row of each sequence."""
     return torch.nn.functional.pad(offsets[:-1], (1, 0)) if len(offsets) else offsets

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from detmode.rules.fbgemm import JAGGED
-from detmode.rules.fbgemm.launch import DTYPES
+from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker, Sample, Samples, made_by, sample
 
 Arguments = dict[str, Any]
@@ -35,11 +35,11 @@ def _group(make: Maker) -> Arguments:
     return {"all_inputs": [*gradients, *indices, args, saved, inputs], "output_shape_group": [3, 4]}
 
 
-_ANY = (*DTYPES, torch.int64)
+_ANY = (*FLOATING, torch.int64)
 
 
 def _jagged(op: str) -> tuple[Sample, ...]:
-    case = made_by(_sequences, op=op, dtypes=DTYPES)
+    case = made_by(_sequences, op=op, dtypes=FLOATING)
     return (
         case(
             *("sequences", 40, 5, 6, 3),
@@ -85,7 +85,7 @@ SAMPLES = Samples(
         ),
     ),
     errors=tuple(
-        cases[0].but("values_not_a_matrix", values=lambda values: values[0], dtypes=DTYPES[2:3])
+        cases[0].but("values_not_a_matrix", values=lambda values: values[0], dtypes=FLOATING[2:3])
         for cases in _CASES.values()
     ),
     bench=tuple(

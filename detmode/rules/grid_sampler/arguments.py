@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from detmode.rules.grid_sampler.sampling import BILINEAR
 from detmode.table.samples import Maker
 
-BILINEAR, NEAREST, BICUBIC = range(3)
 ZEROS, BORDER, REFLECTION = range(3)
 
 

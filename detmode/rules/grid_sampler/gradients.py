@@ -18,12 +18,12 @@ from detmode.cuda import (
     new_zeros,
     sum_to_zeros,
 )
-from detmode.cuda.checks import check_devices
+from detmode.cuda.checks import check_devices, check_implemented, check_scalar_type
 from detmode.cuda.rows.extents import sizes_of, strides_of
-from detmode.rules.grid_sampler.checks import check_how, matched
-from detmode.rules.grid_sampler.sampling import NEAREST, SOURCE, TAPS, Sampling
+from detmode.rules.grid_sampler.sampling import NEAREST, SOURCE, TAPS, matched
 from detmode.rules.grid_sampler.tiles import add_in_tiles
 from detmode.rules.grid_sampler.ways import FEW, SLOTS, GradientWay, choose
+from detmode.table.conditions import FLOATING
 
 THREADS = 256
 """Of a block, the same in kernels.cu."""
@@ -37,10 +37,12 @@ PLACE = 4
 def backward(
     name: str,
     dims: int,
-    how: Sampling,
+    grad_output: Tensor,
     input: Tensor,
     grid: Tensor,
-    grad_output: Tensor,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
     output_mask: Sequence[bool],
     way: GradientWay | None = None,
 ) -> tuple[Tensor | None, Tensor]:
@@ -49,10 +51,12 @@ def backward(
     Args:
         name: of the kernel, in messages.
         dims: of an image.
-        how: the input is sampled.
+        grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
         input: (N, C, H, W) or (N, C, D, H, W).
         grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3).
-        grad_output: (N, C, H_out, W_out) or (N, C, D_out, H_out, W_out).
+        interpolation_mode: a key of :data:`TAPS`.
+        padding_mode: 0 for zeros, 1 for the border, 2 for reflection.
+        align_corners: whether -1 and 1 are the centres of the outermost pixels, or their edges.
         output_mask: whether the input's gradient is asked for; the grid's always is.
         way: None for the one that :func:`~.ways.choose` chooses.
 
@@ -60,9 +64,15 @@ def backward(
         Exception: as ATen, for what does not go together.
     """
     check_devices(name, input, grid, grad_output)
-    check_how(name, how, (input.dtype, grid.dtype, grad_output.dtype))
+    if interpolation_mode not in TAPS or padding_mode not in range(3):
+        raise RuntimeError(
+            "grid_sampler(): expected an interpolation mode and a padding mode from 0 to 2, but "
+            f"got {interpolation_mode} and {padding_mode}"
+        )
+    check_implemented(name, input.dtype, FLOATING)
+    check_scalar_type(input.dtype, grid.dtype, grad_output.dtype)
     n, channels, sizes, places = matched(dims, input.shape, grid.shape, grad_output.shape)
-    samples, taps = prod(places), TAPS[how.interpolation]
+    samples, taps = prod(places), TAPS[interpolation_mode]
     way = way or choose(input.dtype, dims, taps, n, channels, sizes, places, most_shared(input))
     by_grid = grid.stride()
     types = f"<{ctype(input.dtype)}, {dims}, {taps}>"
@@ -72,14 +82,14 @@ def backward(
         "grad_stride": strides_of(grad_output.stride()),
         # The coordinates are the grid's channels.
         "grid_stride": strides_of((by_grid[0], by_grid[-1], *by_grid[1:-1])),
-        "padding": how.padding, "align_corners": how.align_corners,
+        "padding": padding_mode, "align_corners": align_corners,
     }  # fmt: skip
     asks_for_input, _ = output_mask
     of_input = None
     if asks_for_input:
         of_input = new_empty(input, input.shape)
         _add_up(of_input, types, way, samples, samples * taps**dims, sampled)
-    if how.interpolation == NEAREST or not n * samples * channels:
+    if interpolation_mode == NEAREST or not n * samples * channels:
         return of_input, new_zeros(grid, grid.shape)
     of_grid = new_empty(grid, grid.shape)
     launch_blocks(

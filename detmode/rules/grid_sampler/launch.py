@@ -9,9 +9,7 @@ from torch import Tensor
 
 from detmode.cuda.checks import raises_like_aten
 from detmode.rules.grid_sampler.gradients import backward
-from detmode.rules.grid_sampler.sampling import BILINEAR, Sampling
-
-ZEROS = 0
+from detmode.rules.grid_sampler.sampling import BILINEAR
 
 
 @raises_like_aten
@@ -43,9 +41,9 @@ def grid_sampler_2d_backward(
         ValueError: a ``grad_output`` of another shape than the forward operator's output.
         NotImplementedError: a dtype that is not floating point.
     """
-    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    how = interpolation_mode, padding_mode, align_corners
     name = "grid_sampler_2d_backward_cuda"
-    return backward(name, 2, how, input, grid, grad_output, output_mask)
+    return backward(name, 2, grad_output, input, grid, *how, output_mask)
 
 
 # Whether it has mode 2 depends on PyTorch's version: its shape function is asked.
@@ -60,24 +58,12 @@ def grid_sampler_3d_backward(
 ) -> tuple[Tensor | None, Tensor]:
     """The gradients of ``grid_sampler_3d`` with respect to its input and its grid.
 
-    Args:
-        grad_output: (N, C, D_out, H_out, W_out), floating point.
-        input: (N, C, D, H, W), of the dtype of ``grad_output``.
-        grid: (N, D_out, H_out, W_out, 3), of the dtype of ``grad_output``: x, y, then z.
-        interpolation_mode: 0 trilinear, 1 nearest, 2 tricubic where this PyTorch has it.
-        padding_mode: as for :func:`grid_sampler_2d_backward`.
-        align_corners: as for :func:`grid_sampler_2d_backward`.
-        output_mask: as for :func:`grid_sampler_2d_backward`.
-
-    Returns:
-        The gradient of ``input``, or None, and that of ``grid``; both contiguous.
-
-    Raises:
-        Exception: as :func:`grid_sampler_2d_backward`.
+    As :func:`grid_sampler_2d_backward`, with (D, H, W) in the place of (H, W), and x, y and z in
+    the grid; mode 2 where this PyTorch has it.
     """
-    how = Sampling(interpolation_mode, padding_mode, align_corners)
+    how = interpolation_mode, padding_mode, align_corners
     name = "grid_sampler_3d_backward_cuda"
-    return backward(name, 3, how, input, grid, grad_output, output_mask)
+    return backward(name, 3, grad_output, input, grid, *how, output_mask)
 
 
 @raises_like_aten
@@ -99,7 +85,8 @@ def cudnn_grid_sampler_backward(
     """
     if self.dtype is torch.bfloat16 or (self.dim() == 4 and self.shape[1] > 1024):
         raise RuntimeError("Invalid arguments to cudnn_grid_sampler_backward")
-    name, how = "cudnn_grid_sampler_backward", Sampling(BILINEAR, ZEROS, True)
-    of_input, of_grid = backward(name, 2, how, self, grid, grad_output, (True, True))
+    how = BILINEAR, 0, True  # zeros around
+    name = "cudnn_grid_sampler_backward"
+    of_input, of_grid = backward(name, 2, grad_output, self, grid, *how, (True, True))
     assert of_input is not None
     return of_input, of_grid

@@ -14,7 +14,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from detmode.rules.grid_sampler.arguments import BICUBIC, BILINEAR, BORDER, NEAREST, REFLECTION
+from detmode.rules.grid_sampler.arguments import BORDER, REFLECTION
+from detmode.rules.grid_sampler.sampling import BICUBIC, BILINEAR, NEAREST
 
 
 @dataclass(frozen=True)

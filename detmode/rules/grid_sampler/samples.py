@@ -8,17 +8,8 @@ import torch
 from torch import Tensor
 
 from detmode.rules.grid_sampler import reference
-from detmode.rules.grid_sampler.arguments import (
-    BICUBIC,
-    BILINEAR,
-    BORDER,
-    NEAREST,
-    REFLECTION,
-    ZEROS,
-    backward,
-    cudnn,
-    exact,
-)
+from detmode.rules.grid_sampler.arguments import BORDER, REFLECTION, ZEROS, backward, cudnn, exact
+from detmode.rules.grid_sampler.sampling import BICUBIC, BILINEAR, NEAREST
 from detmode.table.conditions import FLOATING
 from detmode.table.inputs import cut, last, strided
 from detmode.table.samples import Samples, made_by

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,14 +48,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
 def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """``aten::histc`` of integers on the CPU, where ATen has no kernel, as on CUDA.
 
-    Args:
-        self: integers, any shape.
-        bins: positive.
-        min: the lower end, of which the fraction is dropped, as of ``max``.
-        max: the upper end, which belongs to the last bin.
-
-    Returns:
-        A tensor of ``bins`` elements of the dtype of ``self``.
+    As :func:`histc`, but for the fractions of ``min`` and ``max``, which are dropped.
 
     Raises:
         RuntimeError: ``bins`` or the range is not possible.
@@ -77,19 +69,12 @@ def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float 
     return torch.bincount(place, minlength=bins).to(self.dtype)
 
 
-class _HistcWay(NamedTuple):
-    """So many blocks count; ``in_shared``: each in its own shared memory first."""
-
-    blocks: int
-    in_shared: bool
-
-
-def choose(n: int, bins: int) -> _HistcWay:
-    """Choose how ``n`` elements are counted."""
+def choose(n: int, bins: int) -> tuple[int, bool]:
+    """Choose the blocks that count, and if each does in its own shared memory first."""
     in_shared = bins <= SHARED_BINS
     # A block reads no fewer elements than it has counts to hand over.
     share = max(BLOCK * 16, bins if in_shared else 0)
-    return _HistcWay(min(-(-n // share), MOST_BLOCKS), in_shared)
+    return min(-(-n // share), MOST_BLOCKS), in_shared
 
 
 def _count(input: Tensor, bins: int, low: float, high: float) -> Tensor:
@@ -145,9 +130,7 @@ def bincount(self: Tensor, weights: Tensor, minlength: int = 0) -> Tensor:
         raise RuntimeError("minlength should be >= 0")
     if self.dim() == 1 and self.numel() == 0:
         return new_zeros(self, (minlength,), torch.int64)
-    if self.dim() != 1:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    bins = one_above(self, minlength)
+    bins = one_above(self, minlength) if self.dim() == 1 else None
     if bins is None:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if weights.shape != self.shape:

@@ -9,13 +9,8 @@ from torch import Tensor
 
 from detmode.cuda import clone
 from detmode.cuda.checks import check_factor, raises_like_aten
-from detmode.cuda.rows.indexed import indexed_rows
-from detmode.cuda.rows.positions import (
-    axis_of,
-    copy_if_overlapping,
-    expand_masks,
-    values_beside,
-)
+from detmode.cuda.rows.indexed import move_indexed
+from detmode.cuda.rows.positions import axis_of, copy_if_overlapping, expand_masks, values_beside
 from detmode.cuda.rows.sums import add_rows
 from detmode.rules.index.put import add_named, assign_named
 
@@ -38,8 +33,7 @@ def index_add(
     dim = axis_of(self, dim)
     _check(self, index, source, alpha)
     error = RuntimeError if self.dim() > 1 else IndexError
-    rows = indexed_rows(self, dim, index, source, out, _check_shapes, error)
-    return rows.run(add_rows, alpha=alpha)
+    return move_indexed(self, dim, index, source, out, add_rows, _check_shapes, error, alpha=alpha)
 
 
 def _check(self: Tensor, index: Tensor, source: Tensor, alpha: complex) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.assign import assign_rows
-from detmode.cuda.rows.indexed import indexed_rows
+from detmode.cuda.rows.indexed import move_indexed
 from detmode.cuda.rows.positions import axis_of
 
 
@@ -40,7 +40,7 @@ def index_copy(
     # PyTorch 2.8's meta function looks neither at this nor at the shapes.
     if index.dim() > 1:
         raise IndexError(f"index_copy_(): Index should have dimension 1 or 0 (got {index.dim()})")
-    return indexed_rows(self, dim, index, source, out, _check_shapes).run(assign_rows)
+    return move_indexed(self, dim, index, source, out, assign_rows, _check_shapes)
 
 
 def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from detmode.cuda import new_full
 from detmode.cuda.checks import raises_like_aten
 from detmode.cuda.rows.extrema import extreme_rows
-from detmode.cuda.rows.indexed import IndexedRows, indexed_rows
+from detmode.cuda.rows.indexed import move_indexed
 from detmode.cuda.rows.positions import axis_of
+from detmode.cuda.rows.shapes import Rows
 from detmode.cuda.rows.sums import add_rows, multiply_rows
 
 
@@ -31,18 +35,25 @@ def index_reduce(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
-    rows = _checked(self, dim, index, source, out)
-    if reduce == "prod":
-        return rows.run(multiply_rows, include_self=include_self)
-    if reduce == "mean":
-        return rows.run(add_rows, include_self=include_self, mean=True)
+    dim = _check(self, dim, index, source)
     largest = reduce == "amax"
-    if not include_self and self.dtype in (torch.int32, torch.int64):
+
+    def extreme_of_sources(target: Tensor, index: Tensor, source: Tensor, shape: Rows) -> None:
         # All values of these have keys, so what is beaten by every value stands for no value.
         limits = torch.iinfo(self.dtype)
-        rows.target.index_fill_(rows.dim, rows.index, limits.min if largest else limits.max)
-        include_self = True
-    return rows.run(extreme_rows, largest=largest, include_self=include_self)
+        target.index_fill_(dim, index, limits.min if largest else limits.max)
+        extreme_rows(target, index, source, shape, largest=largest)
+
+    reduce_rows: Callable[..., None]
+    if reduce == "prod":
+        reduce_rows = partial(multiply_rows, include_self=include_self)
+    elif reduce == "mean":
+        reduce_rows = partial(add_rows, include_self=include_self, mean=True)
+    elif include_self or self.dtype not in (torch.int32, torch.int64):
+        reduce_rows = partial(extreme_rows, include_self=include_self, largest=largest)
+    else:
+        reduce_rows = extreme_of_sources
+    return move_indexed(self, dim, index, source, out, reduce_rows, _check_shapes)
 
 
 def mean_of_integers(
@@ -62,25 +73,23 @@ def mean_of_integers(
     Raises:
         IndexError, RuntimeError: as ATen; for indices out of range on the CPU only.
     """
-    rows = _checked(self, dim, index, source, out)
-    target, at = rows.target, (rows.dim, rows.index)
-    if rows.source.numel() == 0:
-        return rows.out
-    if not include_self:
-        target.index_fill_(*at, 0)
-    target.index_add_(*at, rows.source)
-    # As in ATen the counts have the result's dtype, and wrap with it.
-    counts = new_full(target, target.shape, include_self)
-    counts.index_add_(*at, new_full(rows.source, rows.source.shape, 1))
-    target.div_(counts.masked_fill_(counts == 0, 1), rounding_mode="floor")
-    return rows.out
+    dim = _check(self, dim, index, source)
+
+    def average(target: Tensor, index: Tensor, source: Tensor, shape: Rows) -> None:
+        if not include_self:
+            target.index_fill_(dim, index, 0)
+        target.index_add_(dim, index, source)
+        # As in ATen the counts have the result's dtype, and wrap with it.
+        counts = new_full(target, target.shape, include_self)
+        counts.index_add_(dim, index, new_full(source, source.shape, 1))
+        target.div_(counts.masked_fill_(counts == 0, 1), rounding_mode="floor")
+
+    return move_indexed(self, dim, index, source, out, average, _check_shapes, any_strides=True)
 
 
-def _checked(
-    self: Tensor, dim: int, index: Tensor, source: Tensor, out: Tensor | None
-) -> IndexedRows:
-    """The arguments, after ATen's checks: its meta function makes none of them."""
-    axis_of(self, dim)
+def _check(self: Tensor, dim: int, index: Tensor, source: Tensor) -> int:
+    """Check what ATen checks, as its meta function checks nothing; return ``dim`` from 0."""
+    dim = axis_of(self, dim)
     if index.dim() > 1:
         raise IndexError(
             f"index_reduce_(): Index is supposed to be a vector, but got dim: {index.dim()} with "
@@ -95,7 +104,7 @@ def _checked(
             f"index_reduce_(): self ({self.dtype}) and source ({source.dtype}) must have the same "
             "scalar type"
         )
-    return indexed_rows(self, dim, index, source, out, _check_shapes)
+    return dim
 
 
 def _check_shapes(self_shape: torch.Size, dim: int, n: int, source_shape: torch.Size) -> None:

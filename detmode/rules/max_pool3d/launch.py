@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from math import prod
 from operator import mul
@@ -82,7 +81,7 @@ def gather(
 ) -> Tensor:
     """The gradient of the four arguments of windows; ``share``: None for what sizes choose."""
     _check(grad_output, self, indices)
-    windows, most = _windows(*map(tuple, window))
+    windows, most = _windows(*window)
     pooled = pooled_of(self.shape, grad_output.shape, 3, memory_format)
     if share is None and _choose_few(pooled, windows):
         return write_chosen(
@@ -112,13 +111,11 @@ def _check(grad_output: Tensor, self: Tensor, indices: Tensor) -> None:
         )
 
 
-# Programs have few windows, of whatever sizes.
-@functools.lru_cache(1 << 10)
 def _windows(
-    kernel_size: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> tuple[dict[str, Window], int]:
     """The windows of three axes, and the largest number that the kernel works out of them."""
     kernel = triple("max_pool3d", "kernel_size", kernel_size)

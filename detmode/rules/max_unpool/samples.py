@@ -28,7 +28,6 @@ def _unpool(
 
 
 def _pooled(m: Maker) -> Arguments:
-    """Return the result of max pooling with overlapping windows."""
     pool = torch.nn.functional.max_pool2d
     _, indices = pool(m.normal(2, 3, 9, 9).float().cpu(), 3, stride=1, return_indices=True)
     return _unpool(m, indices.shape, [9, 9]) | {"indices": indices.to(m.device)}

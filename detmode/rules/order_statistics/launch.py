@@ -10,14 +10,7 @@ from torch import Tensor
 from detmode.cuda import Source, contiguous, ctype, launch, launch_blocks, new_empty, new_zeros
 from detmode.cuda.checks import check_implemented, raises_like_aten
 from detmode.cuda.rows.positions import axis_of
-from detmode.rules.order_statistics.ways import (
-    CAPACITIES,
-    DTYPES,
-    ByBlock,
-    ByBlocks,
-    ByThread,
-    choose,
-)
+from detmode.rules.order_statistics.ways import CAPACITIES, DTYPES, SelectWay, choose
 
 MEDIAN, NANMEDIAN, KTH = 0, 1, 2
 
@@ -59,13 +52,7 @@ def nanmedian(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Te
 def kthvalue(self: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     """``aten::kthvalue``: the k-th smallest value, from 1; a NaN is larger than all numbers.
 
-    Returns:
-        The values, and for each the smallest index along ``dim`` that holds it.
-
-    Raises:
-        IndexError: ``dim`` is out of range, or has size 0.
-        RuntimeError: ``k`` is out of range.
-        NotImplementedError: a bool or complex tensor.
+    Returns, raises: as ``median``; RuntimeError where ``k`` is out of range.
     """
     return select("kthvalue", self, dim, keepdim, KTH, k)
 
@@ -77,7 +64,7 @@ def select(
     keepdim: bool,
     kind: int,
     k: int = 0,
-    way: ByThread | ByBlock | ByBlocks | None = None,
+    way: SelectWay | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Select as all of these do; ``way``: None for the one that sizes choose."""
     axis = axis_of(self, dim)
@@ -96,24 +83,24 @@ def select(
     if values.numel() == 0:
         return values, indices
     slices = values.numel()
-    way = way or choose(n, slices, self.dtype)
-    if isinstance(way, ByThread):
+    by, size, keeps_keys = way or choose(n, slices, self.dtype)
+    if by == "thread":
         launch(
-            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {way.capacity}>", slices,
+            SOURCE, f"select_in_thread<{ctype(self.dtype)}, {size}>", slices,
             input=contiguous(grown), values=values, indices=indices, slices=slices, n=n,
             inner=prod(behind), kind=kind, k=k,
         )  # fmt: skip
         return values, indices
     rows = contiguous(grown.movedim(axis, -1))
-    if isinstance(way, ByBlocks):
-        _select_long(rows, values, indices, n, kind, k, way.chunks)
-        return values, indices
-    launch_blocks(
-        SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), way.threads,
-        shared=n * self.itemsize if way.shared else 0,
-        input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
-        cached=way.shared,
-    )  # fmt: skip
+    if by == "blocks":
+        _select_long(rows, values, indices, n, kind, k, size)
+    else:
+        launch_blocks(
+            SOURCE, f"select_in_block<{ctype(self.dtype)}>", min(slices, 2**20), size,
+            shared=n * self.itemsize if keeps_keys else 0,
+            input=rows, values=values, indices=indices, rows=slices, n=n, kind=kind, k=k,
+            cached=keeps_keys,
+        )  # fmt: skip
     return values, indices
 
 

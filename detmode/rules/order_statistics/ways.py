@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, TypeAlias
 
 import torch
 
@@ -23,31 +23,18 @@ SHARE = 4096
 """Elements of a long row that are worth a block."""
 
 
-class ByThread(NamedTuple):
-    """A thread selects in a slice, of which it keeps so many elements at most."""
-
-    capacity: int
-
-
-class ByBlock(NamedTuple):
-    """A block of so many threads selects in a row; ``shared``: it keeps the row's keys."""
-
-    threads: int
-    shared: bool
+SelectWay: TypeAlias = tuple[Literal["thread", "block", "blocks"], int, bool]
+"""By a thread, a block or several blocks; the elements that the thread keeps at most, the threads
+of the block, or the blocks; and whether the block keeps the slice's keys in shared memory."""
 
 
-class ByBlocks(NamedTuple):
-    """So many blocks share a row."""
-
-    chunks: int
-
-
-def choose(n: int, slices: int, dtype: torch.dtype) -> ByThread | ByBlock | ByBlocks:
+def choose(n: int, slices: int, dtype: torch.dtype) -> SelectWay:
     """Choose how to select in slices of ``n`` elements each."""
     fitting = (size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes)
     capacity = next(fitting, None)
     if capacity is not None and (capacity <= 32 or slices >= MANY):
-        return ByThread(capacity)
+        return "thread", capacity, False
     if n >= 2**31 or (n > LONG and slices < FEW):
-        return ByBlocks(max(1, min(-(-n // SHARE), 8 * FEW // slices)))
-    return ByBlock(64 if n <= 512 else 256 if n <= 8192 else 1024, n * dtype.itemsize <= CACHE)
+        return "blocks", max(1, min(-(-n // SHARE), 8 * FEW // slices)), False
+    threads = 64 if n <= 512 else 256 if n <= 8192 else 1024
+    return "block", threads, n * dtype.itemsize <= CACHE

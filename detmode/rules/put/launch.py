@@ -82,7 +82,6 @@ def put_last_on_cpu(
 
 
 def _check(target: Tensor, index: Tensor, source: Tensor) -> None:
-    """Raise what ATen raises."""
     if index.dtype != torch.int64:
         raise RuntimeError(f"put_(): Expected a long tensor for index, but got {index.dtype}")
     if target.dtype != source.dtype:

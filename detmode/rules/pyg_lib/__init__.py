@@ -37,7 +37,7 @@ from typing import Any
 
 from detmode.rules.pyg_lib import launch
 from detmode.table.chain import chain, on_cuda
-from detmode.table.conditions import dtype_in
+from detmode.table.conditions import FLOATING, dtype_in
 from detmode.table.rule import Refuse
 
 SUMS: dict[str, Callable[..., Any]] = {
@@ -56,7 +56,7 @@ RULES = tuple(
             function,
             traffic=None,
             otherwise=Refuse(),
-            when=dtype_in("src", launch.DTYPES),
+            when=dtype_in("src", FLOATING),
         ),
         because="elements with one index meet in a float atomic",
         otherwise="the CPU kernels walk the elements in order, and integers are exact in any",

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from detmode.cuda import contiguous, new_full, new_zeros
-from detmode.cuda.dtypes import FLOATING
 from detmode.cuda.rows.scattered import reduce_scattered
 from detmode.cuda.rows.sums import add_rows, multiply_rows
-
-DTYPES = FLOATING
 
 
 def scatter_sum(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detmode.rules.pyg_lib.launch import DTYPES
+from detmode.table.conditions import FLOATING
 from detmode.table.inputs import factors
 from detmode.table.samples import Maker, Sample, Samples, made_by
 
@@ -36,11 +36,11 @@ def _factors(make: Maker, *sizes: Any, **more: Any) -> Arguments:
     return factors(_edges(make, *sizes, **more), "src")
 
 
-_ANY = (*DTYPES, torch.int64)
+_ANY = (*FLOATING, torch.int64)
 
 
 def _scatters(op: str, make: Any) -> tuple[Sample, ...]:
-    case = made_by(make, op=op, dtypes=DTYPES)
+    case = made_by(make, op=op, dtypes=FLOATING)
     return (
         case("edges", (300,), 7, covers="collisions", dtypes=_ANY, variants=("cpu",)),
         case("features", (63, 5), 9, dim=-2, covers="negative_dim", variants=("non_contiguous",)),
@@ -51,7 +51,7 @@ def _scatters(op: str, make: Any) -> tuple[Sample, ...]:
 
 
 def _coo(op: str) -> tuple[Sample, ...]:
-    case = made_by(_segments, op=op, dtypes=DTYPES)
+    case = made_by(_segments, op=op, dtypes=FLOATING)
     return (
         case("rows", (300, 5), 1, 7, covers="collisions", dtypes=_ANY, variants=("cpu",)),
         case("elements", (2, 90), 2, 8),
@@ -62,7 +62,7 @@ def _coo(op: str) -> tuple[Sample, ...]:
 
 def _wrong(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     first = samples[0]
-    return (first.but("index_too_large", index=lambda index: index + 9, dtypes=DTYPES[2:3]),)
+    return (first.but("index_too_large", index=lambda index: index + 9, dtypes=FLOATING[2:3]),)
 
 
 def _reference(arguments: Arguments, dim: int, reduce: str) -> Tensor:

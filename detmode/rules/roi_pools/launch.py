@@ -59,9 +59,7 @@ def ps_roi_align_backward(
 ) -> Tensor:
     """``torchvision::_ps_roi_align_backward``; ``channel_mapping`` is the forward's, int32.
 
-    Raises:
-        RuntimeError: shapes or dtypes do not fit.
-        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    Other arguments, and errors, are those of :func:`roi_align_backward`.
     """
     shape = (batch_size, channels, height, width)
     bins = (channels, pooled_height, pooled_width)
@@ -97,9 +95,7 @@ def roi_pool_backward(
 ) -> Tensor:
     """``torchvision::_roi_pool_backward``; ``argmax`` is int32: a pixel, or -1 for none.
 
-    Raises:
-        RuntimeError: shapes or dtypes do not fit.
-        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    Other arguments, and errors, are those of :func:`roi_align_backward`.
     """
     bins = (channels, pooled_height, pooled_width)
     check("roi_pool_backward_kernel", grad, rois, bins, argmax=argmax)
@@ -129,9 +125,7 @@ def ps_roi_pool_backward(
 ) -> Tensor:
     """``torchvision::_ps_roi_pool_backward``; ``channel_mapping`` is the forward's, int32.
 
-    Raises:
-        RuntimeError: shapes or dtypes do not fit.
-        NotImplementedError: torchvision's CUDA kernel does not take the dtype.
+    Other arguments, and errors, are those of :func:`roi_align_backward`.
     """
     shape = (batch_size, channels, height, width)
     bins = (channels, pooled_height, pooled_width)

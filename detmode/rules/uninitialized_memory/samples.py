@@ -30,7 +30,6 @@ def _per_channel(make: Maker) -> dict[str, Any]:
 
 
 def _packed(make: Maker) -> dict[str, Any]:
-    """The arguments of a quantized linear layer."""
     weight = torch.quantize_per_tensor(make.normal(3, 4), 0.5, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(weight, make.normal(3))
     x = _quantized(make, 2, 4)["self"]

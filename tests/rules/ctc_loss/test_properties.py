@@ -14,7 +14,7 @@ from torch import Tensor
 from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.rules.ctc_loss import launch
-from detmode.rules.ctc_loss.launch import choose, ctc_loss_backward
+from detmode.rules.ctc_loss.launch import choose_threads, ctc_loss_backward, is_large
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
@@ -173,12 +173,12 @@ def test_a_large_call_leaves_classes_without_labels() -> None:
     assert got[:5, :, 4].isnan().all()
     assert got[2, 0, 0].isnan()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch, "choose", lambda *sizes: choose(*sizes)._replace(large=True))
+        patch.setattr(launch, "is_large", lambda *sizes: True)
         got = ctc_loss_backward(**problem)
         assert not got[:, :, 4].any()
         assert got[2, 0, 0] == -INF
-    assert choose(1000, 32, 32, 4).large
-    assert not choose(100, 32, 32, 4).large
+    assert is_large(1000, 32, 32)
+    assert not is_large(100, 32, 32)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_large_call_leaves_classes_without_labels() -> None:
 )
 def test_threads_of_a_sample(longest: int, threads: int) -> None:
     """Whole warps, one thread for each label and blank, up to what registers allow."""
-    assert choose(10, 2, 5, longest).threads == threads
+    assert choose_threads(longest) == threads
 
 
 @pytest.mark.parametrize("label", [-1, 5, 2**40])

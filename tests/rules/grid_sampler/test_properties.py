@@ -17,8 +17,8 @@ from detmode import DeterministicMode
 from detmode.cuda import bytes_of_sum
 from detmode.cuda.rows.strips import Strips
 from detmode.rules.grid_sampler import gradients, launch, reference
-from detmode.rules.grid_sampler.arguments import BICUBIC, BILINEAR, NEAREST, backward, grid_of
-from detmode.rules.grid_sampler.sampling import TAPS, Sampling
+from detmode.rules.grid_sampler.arguments import backward, grid_of
+from detmode.rules.grid_sampler.sampling import BICUBIC, BILINEAR, NEAREST, TAPS
 from detmode.rules.grid_sampler.ways import FEW, MOST_TAPS, RUNS, SLOTS, GradientWay, choose
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
@@ -126,9 +126,7 @@ def run(
     dims: int, call: dict[str, Any], seed: int, way: GradientWay | None = None
 ) -> tuple[Tensor, Tensor]:
     """The substitute's result, the same in two schedules."""
-    how = Sampling(*map(call.__getitem__, ("interpolation_mode", "padding_mode", "align_corners")))
-    tensors = call["input"], call["grid"], call["grad_output"], call["output_mask"]
-    got = in_schedules(lambda: launch.backward("backward", dims, how, *tensors, way), seed)
+    got = in_schedules(lambda: launch.backward("backward", dims, **call, way=way), seed)
     for each, like in zip(got, (call["input"], call["grid"]), strict=True):
         assert (each.shape, each.dtype) == (like.shape, like.dtype)
         assert each.is_contiguous()

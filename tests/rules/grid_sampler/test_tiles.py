@@ -14,8 +14,8 @@ from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.cuda.rows.strips import Strips
 from detmode.rules.grid_sampler import gradients, reference, tiles, ways
-from detmode.rules.grid_sampler.arguments import BILINEAR, backward
-from detmode.rules.grid_sampler.sampling import Sampling
+from detmode.rules.grid_sampler.arguments import backward
+from detmode.rules.grid_sampler.sampling import BILINEAR
 from detmode.rules.grid_sampler.tiles import Tiles, tiles_of, worth_tiles
 from detmode.rules.grid_sampler.ways import GradientWay, choose
 from detmode.table.conditions import FLOATING
@@ -59,9 +59,8 @@ def in_tiles(call: dict[str, Any], **fields: int) -> Tiles:
 
 def gradient(call: dict[str, Any], way: GradientWay) -> Tensor:
     """Of the input, with one way."""
-    how = Sampling(BILINEAR, call["padding_mode"], call["align_corners"])
-    tensors = call["input"], call["grid"], call["grad_output"], (True, False)
-    of_input, _ = gradients.backward("backward", call["input"].dim() - 2, how, *tensors, way)
+    asked = call | {"output_mask": (True, False)}
+    of_input, _ = gradients.backward("backward", call["input"].dim() - 2, **asked, way=way)
     assert of_input is not None
     return of_input
 
@@ -297,6 +296,7 @@ def test_first_and_last_numbers_that_a_record_holds(decisions) -> None:
             "input": torch.zeros(1, 1, size, 1),
             "grid": places.contiguous(),
             "grad_output": torch.tensor([1.0, 3.0]).view(1, 1, 1, 2),
+            "interpolation_mode": BILINEAR,
             "padding_mode": 0,
             "align_corners": False,
         }

@@ -15,7 +15,7 @@ from torch import Tensor
 from detmode import DeterministicMode, default_rules
 from detmode.rules.order_statistics import launch
 from detmode.rules.order_statistics.ties import SMALLEST_INDEX
-from detmode.rules.order_statistics.ways import CAPACITIES, ByBlock, ByBlocks, ByThread, choose
+from detmode.rules.order_statistics.ways import CAPACITIES, choose
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
@@ -96,26 +96,27 @@ def ways(n: int, dtype: torch.dtype) -> list[Any]:
     that keep as many.
     """
     fitting = [size for size, dtypes in CAPACITIES.items() if n <= size and dtype in dtypes]
-    shared = [ByBlocks(-(-n // share)) for share in (40, 2000)]
-    return [ByBlock(64, True), ByBlock(256, False), *shared, *map(ByThread, fitting)]
+    shared = [("blocks", -(-n // share), False) for share in (40, 2000)]
+    alone = [("block", 64, True), ("block", 256, False)]
+    return [*alone, *shared, *(("thread", size, False) for size in fitting)]
 
 
 @pytest.mark.parametrize(
     ("n", "slices", "dtype", "way"),
     [
-        (16, 1, torch.float32, ByThread(16)),
-        (17, 1, torch.int64, ByThread(32)),
-        (33, 2**14, torch.float32, ByThread(64)),
-        (33, 2**14 - 1, torch.float32, ByBlock(64, True)),
-        (33, 2**14, torch.int64, ByBlock(64, True)),
-        (513, 1, torch.float32, ByBlock(256, True)),
-        (8192, 1, torch.float32, ByBlock(256, True)),
-        (8193, 1, torch.float32, ByBlock(1024, False)),
-        (2**15, 1, torch.float32, ByBlock(1024, False)),
-        (2**15 + 1, 1, torch.float32, ByBlocks(9)),
-        (2**15 + 1, 127, torch.float32, ByBlocks(8)),
-        (2**15 + 1, 128, torch.float32, ByBlock(1024, False)),
-        (2**31, 2000, torch.float32, ByBlocks(1)),
+        (16, 1, torch.float32, ("thread", 16, False)),
+        (17, 1, torch.int64, ("thread", 32, False)),
+        (33, 2**14, torch.float32, ("thread", 64, False)),
+        (33, 2**14 - 1, torch.float32, ("block", 64, True)),
+        (33, 2**14, torch.int64, ("block", 64, True)),
+        (513, 1, torch.float32, ("block", 256, True)),
+        (8192, 1, torch.float32, ("block", 256, True)),
+        (8193, 1, torch.float32, ("block", 1024, False)),
+        (2**15, 1, torch.float32, ("block", 1024, False)),
+        (2**15 + 1, 1, torch.float32, ("blocks", 9, False)),
+        (2**15 + 1, 127, torch.float32, ("blocks", 8, False)),
+        (2**15 + 1, 128, torch.float32, ("block", 1024, False)),
+        (2**31, 2000, torch.float32, ("blocks", 1, False)),
     ],
 )
 def test_sizes_choose_a_way(n: int, slices: int, dtype: torch.dtype, way: object) -> None:
