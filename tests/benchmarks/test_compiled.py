@@ -73,15 +73,6 @@ def test_whole_functions_are_timed(tmp_path: Path) -> None:
     assert all(1 < time.median < 600 for time in first.values())
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_functions_run(name: str) -> None:
-    """Each by itself: that it compiles is seen by the benchmark of the pointwise one."""
-    made = WHOLE[name][0](True)
-    with compiled.DeterministicMode():
-        made.call(made.function)
-
-
 def test_figures_are_documented(
     figures: Figures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,17 @@ def run(folder: Path, *options: str) -> Results:
 def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The chosen operators are in the tables and in the file, and labelled as no measurement."""
+    """The chosen operators are in the tables and in the file, and labelled as no measurement.
+
+    Pictures are drawn where that is asked for.
+    """
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures")
     chosen = ("--family", "avg_pool3d", "--family", "put", "--dtype", "float32", "--model", "gpt")
-    found = run(tmp_path, *chosen, "--commit", "abc")
+    pictures = tmp_path / "pictures"
+    found = run(tmp_path / "results", *chosen, "--commit", "abc", "--plot", str(pictures))
+    assert {path.name for path in pictures.iterdir()} == {
+        *("over_aten.svg", "roofline.svg", "contention.svg")
+    }
     assert {row.family for row in found.rows} == {"avg_pool3d", "put"}
     assert {row.dtype for row in found.rows} == {"float32"}
     assert {row.contention for row in found.rows if row.family == "put"} == {
