@@ -37,18 +37,6 @@ def test_a_failing_case_is_named() -> None:
     assert f"--case {group.cases[1]}\n{group.cases[1]}: other bits" in str(caught.value)
 
 
-def test_a_larger_profile_looks_at_no_less() -> None:
-    """Cases left out of one are in the next."""
-    quick, thorough, full = PROFILES.values()
-    for smaller, larger in ((quick, thorough), (thorough, full)):
-        assert smaller.examples <= larger.examples
-        assert smaller.other_schedules <= smaller.schedules <= larger.schedules
-        assert smaller.dtypes <= larger.dtypes
-        assert smaller.operators >= larger.operators
-        assert smaller.interrupted_lines >= larger.interrupted_lines
-        assert smaller.forms >= larger.forms
-
-
 def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven days in a row look at every value; the larger profiles look at all each day."""
     values = list(range(100))
