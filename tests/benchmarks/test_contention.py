@@ -64,12 +64,3 @@ def test_contention_is_that_of_the_kind() -> None:
     assert counts[0] > 10 * counts.float().mean()
     with pytest.raises(ValueError, match="one of distinct, zipf, one, not 'two'"):
         scattered("two", 6, 2)
-
-
-def test_several_indices_mean_distinct_places_together() -> None:
-    """Two indices of a matrix address its elements, not its rows."""
-    make = Maker(torch.float32)
-    arguments = {"self": make.normal(6, 7), "indices": [make.integers(0, 6, 42)] * 2}
-    arguments |= {"values": make.normal(42), "accumulate": True}
-    rows, columns = contended("aten::index_put", arguments, "distinct")["indices"]
-    assert sorted((rows * 7 + columns).tolist()) == list(range(42))

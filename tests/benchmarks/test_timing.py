@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from timing import Clock, Timed, bytes_of, interleaved
+from timing import Clock, Timed, interleaved
 
 
 class Event:
@@ -111,13 +111,3 @@ def test_a_spread_needs_two_rounds() -> None:
     """One time has no spread."""
     with pytest.raises(ValueError, match="two rounds or more, but got 1"):
         interleaved({"it": Timed(lambda: None)}, Clock(), 1)
-
-
-def test_bytes_are_those_in_memory() -> None:
-    """Expanded dimensions and a tensor that comes twice count once."""
-    x = torch.ones(10, dtype=torch.float64)
-    assert bytes_of(x) == 80
-    assert bytes_of([x, {"again": x}, None, 3]) == 80
-    assert bytes_of((x, x.clone())) == 160
-    assert bytes_of(x[:, None].expand(10, 1000)) == 80
-    assert bytes_of(torch.empty(0, 5)) == 0
