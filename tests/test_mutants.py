@@ -1,15 +1,13 @@
 """The mutants that ``tools/mutate.py`` makes: by the grammar, and those that are kept by hand."""
 
 import ast
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import module_tests
 import mutate
 import mutations
 import pytest
-from mutants import KEPT, Kept, functions
+from mutants import KEPT, Kept
 
 
 def read(file):
@@ -114,35 +112,6 @@ def test_operators_of_cuda(operator, changed):
     assert all(each.apply(CUDA) != CUDA and each.line > 3 for each in mutants)
 
 
-def test_places_in_a_line_of_any_text():
-    """Columns of ``ast`` count bytes, those of a mutant characters."""
-    (mutant,) = mutations.mutants_of("a.py", 'x = "é" < y\n')
-    assert mutant.apply('x = "é" < y\n') == 'x = "é" <= y\n'
-
-
-def test_a_function_is_told_by_the_end_of_its_name(tmp_path):
-    """A method is not the function of its name, and what calls a CUDA function is not its body."""
-    python = "class A:\n    def run(self):\n        return 1\n\n\ndef run():\n    return 2\n"
-    of_class, of_all = (functions(Path("a.py"), python, name) for name in ("A.run", "run"))
-    assert [python[first:last].split()[-1] for first, last in of_class] == ["1"]
-    assert [python[first:last].split()[-1] for first, last in of_all] == ["1", "2"]
-    cuda = "int g() { return f(1); }\nint f(int x) const { if (x) { return 2; } return 3; }\n"
-    (place,) = functions(Path("a.cu"), cuda, "f")
-    assert cuda[slice(*place)] == " if (x) { return 2; } return 3; "
-
-
-def test_words_that_are_not_there_or_twice(tmp_path, monkeypatch):
-    """A mutant that fits nowhere, or in several places, says what to correct."""
-    (tmp_path / "detmode").mkdir()
-    (tmp_path / "detmode" / "a.py").write_text("def f():\n    return 1 + 1\n")
-    monkeypatch.setattr("mutants.ROOT", tmp_path)
-    for words, times in (("2", 0), ("1", 2)):
-        with pytest.raises(ValueError, match=f"'{words}' stands {times} times in f of a.py"):
-            Kept("", "a.py", "f", words, "3").mutant()
-    with pytest.raises(ValueError, match="no test_a.py below tests/"):
-        Kept("test_a.py", "a.py", "f", "1 + 1", "3").mutant()
-
-
 @pytest.mark.parametrize(
     ("file", "tests"),
     [
@@ -173,33 +142,6 @@ def test_tests_of_a_module(tmp_path, file, tests):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     assert " ".join(module_tests.tests_of(file, tmp_path)) == tests
-
-
-def test_lines_that_changed(tmp_path, monkeypatch, capsys):
-    """Of a file that changed since a commit, the lines that changed are broken, and no others."""
-
-    def git(*words):
-        identity = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    (tmp_path / "detmode").mkdir()
-    source = tmp_path / "detmode" / "a.py"
-    monkeypatch.setattr(mutate, "ROOT", tmp_path)
-    source.write_text("x = 1 < y\n\nz = 1 > y\n")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    source.write_text("x = 1 < y\nz = 5 > y\n")
-    assert mutate.main(["--changed-since", "HEAD", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        "detmode/a.py:2: change a constant: 5 -> 6",
-        "detmode/a.py:2: change a comparison: > -> >=",
-    ]
-    assert mutate.main(["--changed-since", "HEAD", "--list", "--sample", "1", "--seed", "3"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] in lines
-    git("commit", "-qam", "second")
-    assert mutate.main(["--changed-since", "HEAD"]) == 2
 
 
 @pytest.mark.parametrize(

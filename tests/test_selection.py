@@ -1,8 +1,6 @@
 """The profiles' choices, and the messages about cases that are checked together."""
 
 import runpy
-import subprocess
-from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import pytest
 
 from detmode.verify.cases import Case
 from tests.shared import selection
+from tests.shared.processes import run_forked
 from tests.shared.selection import PROFILES, Group, cases, check_each, every_case, todays_share
 
 
@@ -38,18 +37,6 @@ def test_a_failing_case_is_named() -> None:
     assert f"--case {group.cases[1]}\n{group.cases[1]}: other bits" in str(caught.value)
 
 
-def test_a_larger_profile_looks_at_no_less() -> None:
-    """Cases left out of one are in the next."""
-    quick, thorough, full = PROFILES.values()
-    for smaller, larger in ((quick, thorough), (thorough, full)):
-        assert smaller.examples <= larger.examples
-        assert smaller.other_schedules <= smaller.schedules <= larger.schedules
-        assert smaller.dtypes <= larger.dtypes
-        assert smaller.operators >= larger.operators
-        assert smaller.interrupted_lines >= larger.interrupted_lines
-        assert smaller.forms >= larger.forms
-
-
 def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven days in a row look at every value; the larger profiles look at all each day."""
     values = list(range(100))
@@ -66,7 +53,6 @@ def test_a_week_has_all_that_quick_samples(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_share_can_be_asked_for(
-    run_python: Callable[..., subprocess.CompletedProcess[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,8 +61,9 @@ def test_a_share_can_be_asked_for(
         "from tests.shared.selection import todays_share\n\n"
         "def test_share():\n    assert list(todays_share(range(9), 3)) == [1, 4, 7]\n"
     )
-    options = ("-m", "pytest", "-q", "-ptests.conftest", "-pno:cacheprovider", "test_share.py")
-    found = run_python(*options, DETMODE_SHARE="7", DETMODE_PROFILE="quick")
+    pytest_run = ["pytest", "-q", "-ptests.conftest", "-pno:cacheprovider", "test_share.py"]
+    variables = {"DETMODE_SHARE": "7", "DETMODE_PROFILE": "quick"}
+    found = run_forked("-m", [pytest_run], tmp_path, timeout=100, **variables)
     assert found.returncode == 0, found.stdout + found.stderr
     assert "DETMODE_SHARE=7 has this one" in found.stdout
     monkeypatch.setenv("DETMODE_SHARE", "monday")

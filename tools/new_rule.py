@@ -282,20 +282,21 @@ class Operator:
     def alert(self) -> tuple[str | tuple[str, str] | None, str | None]:
         """PyTorch's caller name on CUDA as rows have it, and the first version that has it."""
         words = [word for word in self.base.split("_") if word]
-        by_version: dict[str, list[str]] = {}
-        for version, facts in json.loads(FACTS.read_text())["versions"].items():
-            by_version[version] = [
-                name
-                for name in facts["cuda"]
-                if [w for w in re.split("[ _]+", name) if w.lower() not in _NOISE] == words
-            ]
-        names = list(by_version.values())[-1]
-        if not names:
+        facts = json.loads(FACTS.read_text())
+        first, *_, latest = facts["versions"]
+        since = {
+            name: row["since"]
+            for row in facts["rows"]
+            if (row["library"], row["until"]) == ("cuda", latest)
+            for name in row["callers"]
+            if [w for w in re.split("[ _]+", name) if w.lower() not in _NOISE] == words
+        }
+        if not since:
             return None, None
-        since = next(version for version, found in by_version.items() if found == names)
-        pair = sorted(names, key=lambda name: "_out" in name)
+        pair = sorted(since, key=lambda name: "_out" in name)
         alert = (pair[0], pair[1]) if len(pair) > 1 else pair[0]
-        return alert, since if since != next(iter(by_version)) else None
+        newest = max(since.values(), key=facts["versions"].index)
+        return alert, newest if newest != first else None
 
 
 def annotation(kind: str) -> str:

@@ -1,7 +1,5 @@
 """Accuracy on the inputs that are timed: what is wrong is told, what ATen leaves open is not."""
 
-import contextlib
-
 import accuracy
 import pytest
 import torch
@@ -49,25 +47,6 @@ def test_an_error_is_told(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
         check_accuracy(case, "host")
     changed(case, monkeypatch, ("run_aten",), 1e-6)
     check_accuracy(case, "host")
-
-
-@pytest.mark.parametrize(
-    ("error", "asked"), [(torch.OutOfMemoryError, 0), (NotImplementedError, 1)]
-)
-def test_exact_references_are_for_what_aten_lacks(
-    case: Case, monkeypatch: pytest.MonkeyPatch, error: type[Exception], asked: int
-) -> None:
-    """They take minutes: not where the inputs are too large for the device."""
-    calls = []
-
-    def fail(value: object) -> object:
-        raise error("no")
-
-    monkeypatch.setattr(accuracy, "tensors_of", fail)
-    monkeypatch.setattr(accuracy, "check_truth", lambda *what: calls.append(what))
-    with contextlib.suppress(torch.OutOfMemoryError):
-        check_accuracy(case, "host")
-    assert len(calls) == asked
 
 
 @pytest.mark.usefixtures("clock")

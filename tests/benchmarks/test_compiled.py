@@ -38,6 +38,7 @@ def figures(spread: Callable[[float], Spread]) -> Figures:
     return made
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("action", compiled.ACTIONS)
 def test_what_is_timed_takes_the_action(action: str) -> None:
     """Every call of the chain is compiled, meets the mode and is counted with the action named."""
@@ -50,6 +51,7 @@ def test_what_is_timed_takes_the_action(action: str) -> None:
     assert [each for each in mode.overloads.values() if each is not None and each.twin]
 
 
+@pytest.mark.thorough
 def test_one_call_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A line asked for is measured, judged and written; --resume measures what is not there."""
     name = "aten::mm, not listed for dense tensors"
@@ -69,15 +71,6 @@ def test_whole_functions_are_timed(tmp_path: Path) -> None:
     assert list(found.whole["60 pointwise operators"]) == list(SIDES)
     first = found.first["60 pointwise operators"]
     assert all(1 < time.median < 600 for time in first.values())
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_functions_run(name: str) -> None:
-    """Each by itself: that it compiles is seen by the benchmark of the pointwise one."""
-    made = WHOLE[name][0](True)
-    with compiled.DeterministicMode():
-        made.call(made.function)
 
 
 def test_figures_are_documented(

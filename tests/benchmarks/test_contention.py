@@ -42,39 +42,6 @@ def test_form_is_kept(op: str, kind: str) -> None:
     assert any(result.isfinite().all() and result.any() for result in results)
 
 
-@pytest.mark.parametrize(("kind", "bins"), [("one", 1), ("distinct", 7)])
-def test_values_are_in_the_bins(kind: str, bins: int) -> None:
-    """A histogram's destinations are bins, and its values lie in their middle."""
-    values = Maker(torch.float32).normal(70)
-    for more in ({"min": -3, "max": 4}, {}):
-        arguments = contended("aten::histc", {"self": values, "bins": 7, **more}, kind)
-        bounds = {"min": float(values.min()), "max": float(values.max()), **more}
-        counts = torch.histc(arguments["self"], 7, **bounds)
-        assert counts.count_nonzero() == bins
-        assert counts[0] == 70 / bins
-
-
-@pytest.mark.parametrize("align_corners", [False, True])
-def test_grid_points_at_pixels(align_corners: bool) -> None:
-    """Sampling at the nearest pixel reads those that are asked for, x being the last dimension."""
-    input = torch.arange(4.0 * 6).view(1, 1, 4, 6)
-    arguments = {"input": input, "grid": torch.zeros(1, 24, 1, 2), "align_corners": align_corners}
-    for kind, pixels in (("distinct", list(range(24))), ("one", [0] * 24)):
-        found = contended("aten::grid_sampler_2d_backward", arguments, kind)
-        read = torch.nn.functional.grid_sample(
-            input, found["grid"], "nearest", "zeros", align_corners=align_corners
-        )
-        assert sorted(read.flatten().tolist()) == pixels
-
-
-def test_planes_are_alike() -> None:
-    """A plane's indices go to all of its elements equally often."""
-    arguments = {"self": torch.zeros(2, 3, 4, 5), "output_size": [4, 5]}
-    arguments["indices"] = torch.zeros(2, 3, 4, 5, dtype=torch.int64)
-    found = contended("aten::max_unpool2d", arguments, "distinct")["indices"]
-    assert torch.equal(found.flatten(2).sort().values, torch.arange(20).expand(2, 3, 20))
-
-
 def scattered(kind: str, rows: int, size: int) -> torch.Tensor:
     """Count the rows of such a scatter for each destination."""
     make = Maker(torch.float32)
@@ -97,12 +64,3 @@ def test_contention_is_that_of_the_kind() -> None:
     assert counts[0] > 10 * counts.float().mean()
     with pytest.raises(ValueError, match="one of distinct, zipf, one, not 'two'"):
         scattered("two", 6, 2)
-
-
-def test_several_indices_mean_distinct_places_together() -> None:
-    """Two indices of a matrix address its elements, not its rows."""
-    make = Maker(torch.float32)
-    arguments = {"self": make.normal(6, 7), "indices": [make.integers(0, 6, 42)] * 2}
-    arguments |= {"values": make.normal(42), "accumulate": True}
-    rows, columns = contended("aten::index_put", arguments, "distinct")["indices"]
-    assert sorted((rows * 7 + columns).tolist()) == list(range(42))

@@ -1,25 +1,16 @@
 """The command: everything at tiny sizes, without a GPU."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import families
-import host_cost
 import models
 import provenance
 import pytest
 import torch
 import whole_steps
 from results import Results
-from sides import n_bytes
-from timing import Clock, Spread, Timed
+from timing import Clock
 from whole_steps import Step
-
-from detmode.bits.digest import SOURCE
-from detmode.cuda import device
-from tests.shared.selection import todays_forms
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead"),
@@ -36,9 +27,17 @@ def run(folder: Path, *options: str) -> Results:
 def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The chosen operators are in the tables and in the file, and labelled as no measurement."""
+    """The chosen operators are in the tables and in the file, and labelled as no measurement.
+
+    Pictures are drawn where that is asked for.
+    """
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures")
     chosen = ("--family", "avg_pool3d", "--family", "put", "--dtype", "float32", "--model", "gpt")
-    found = run(tmp_path, *chosen, "--commit", "abc")
+    pictures = tmp_path / "pictures"
+    found = run(tmp_path / "results", *chosen, "--commit", "abc", "--plot", str(pictures))
+    assert {path.name for path in pictures.iterdir()} == {
+        *("over_aten.svg", "roofline.svg", "contention.svg")
+    }
     assert {row.family for row in found.rows} == {"avg_pool3d", "put"}
     assert {row.dtype for row in found.rows} == {"float32"}
     assert {row.contention for row in found.rows if row.family == "put"} == {
@@ -83,32 +82,6 @@ def test_minutes_end_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "is of another commit or machine; move it away" in capsys.readouterr().err
 
 
-def test_what_targets_name_comes_first(tmp_path: Path) -> None:
-    """Then the other operators, then the other dtypes; of each the largest first."""
-    asked = families.parser().parse_args(["--family", "put", "--family", "upsample"])
-    measured = families.Benchmark(Results({"gpu": None}, 1e9, 2), asked, Clock())
-    inputs = measured._inputs()
-    kinds = [
-        (each.first and each.case.family == "upsample", each.first, n_bytes(each.case.sample))
-        for each in inputs
-    ]
-    assert kinds == sorted(kinds, reverse=True)
-    assert {each.case.family for each in inputs} == {"put", "upsample"}
-
-
-def test_one_part_alone(tmp_path: Path) -> None:
-    """Only what is asked for runs: each part of a call has its cost, and a launch needs a GPU."""
-    found = run(tmp_path, "--part", "host", "--calls", "200")
-    assert (found.rows, found.steps) == ([], {})
-    names = ("dispatch", "look up", "bind", "match", "record")
-    assert [*found.host] == [*names, *host_cost.LAUNCHES]
-    for name in names:
-        time = found.host[name]
-        assert time.median < 1e-3
-        assert time.median > 0 or name in ("dispatch", "look up")
-    assert {found.host[name] for name in host_cost.LAUNCHES} == {"needs a GPU"}
-
-
 def test_failure_is_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,7 +114,8 @@ def test_wrong_usage_is_refused(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", todays_forms(models.MODELS))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", models.MODELS)
 def test_every_model_is_timed(name: str, clock: Clock) -> None:
     """A step runs on every side, or PyTorch's flag refuses it."""
     step = whole_steps.measure(Step(name, None, {}), clock, 2, tiny=True)
@@ -151,65 +125,6 @@ def test_every_model_is_timed(name: str, clock: Clock) -> None:
         if isinstance(found, str):
             assert side.startswith("pytorch deterministic")
             assert found.startswith("raises (")
-
-
-class Gpu(Clock):
-    """A clock that says it is a GPU's, and how long the GPU was to wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.device = torch.device("cuda")
-        self.leads: list[float] = []
-
-    def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
-        self.leads.append(lead)
-        run()
-        return 1e-3
-
-
-def test_work_of_the_gpu_is_timed_apart() -> None:
-    """First as the steps come; then with the GPU held until the host has queued one."""
-    clock = Gpu()
-    able = {"detmode": Timed(lambda: time.sleep(0.03))}
-    begun = Step("net", None, {"nondeterministic": "raises"})
-    step = whole_steps._timed(begun, ["detmode"], able, {}, clock, 2)
-    assert list(step.times) == ["nondeterministic", "detmode"]
-    assert isinstance(step.work["detmode"], Spread)
-    assert clock.leads[:2] == [0.0, 0.0]
-    assert all(0.06 <= lead < whole_steps.LEAD for lead in clock.leads[2:])
-    assert len(clock.leads) == 4
-
-
-def test_captured_steps_join_the_others(clock: Clock) -> None:
-    """Earlier times stay; a model that was not timed before has captured steps alone."""
-    begun = Step("gpt", None, {"detmode": "raises"})
-    for step in (begun, Step("gpt", None, {})):
-        found = whole_steps.capture(step, clock, 2, tiny=True)
-        assert found.captured
-        assert not step.captured
-        assert found.times.items() >= step.times.items()
-        assert len(found.times) == len(step.times) + len(whole_steps.CAPTURED)
-
-
-def test_launches_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole launch, the driver's call with its arguments ready, and CuPy's own."""
-    calls: list[tuple[object, ...]] = []
-    kernel = SimpleNamespace(
-        function=7,
-        slots=device._Slots(SOURCE.signature("digest")),
-        launch_kernel=lambda *bound: calls.append(bound),
-        raw=lambda *given: calls.append(given),
-    )
-    monkeypatch.setitem(device._kernels, (SOURCE, "digest", None), kernel)
-    stream = SimpleNamespace(cuda_stream=5)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    parts = host_cost._launches(2, 3, "cpu")
-    assert [*parts] == list(host_cost.LAUNCHES)
-    assert {time.count for time in parts.values()} == {2}
-    assert calls[0] == (7, 1, 1, 1, 256, 1, 1, 0, 5, kernel.slots.all[1], 0)
-    assert calls[-1][:2] == ((1,), (256,))
-    assert len(calls) == 2 * 2 * (3 + 2)  # two calls do not count
 
 
 def test_other_weights_have_no_times(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

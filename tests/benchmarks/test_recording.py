@@ -5,7 +5,7 @@ import re
 import pytest
 import recording
 import torch
-from timing import Clock, Spread
+from timing import Clock
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="times the GPU that is there instead")
@@ -19,6 +19,7 @@ def test_digests_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {" ".join(row.split()[:2]) for row in rows} == {"1 KiB", "16 KiB"}
 
 
+@pytest.mark.thorough
 def test_long_recordings_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
     """Both runs have the calls asked for and diverge; the time and memory are those of diff."""
     recording.main(["--calls", "300"])
@@ -31,15 +32,6 @@ def test_long_recordings_are_compared(capsys: pytest.CaptureFixture[str]) -> Non
     seconds, megabytes = re.findall(r"([\d.]+) (?:s with|MB)", figures)
     assert 0.1 < float(seconds) < 300
     assert 100 < float(megabytes) < 2000
-
-
-def test_share_is_of_the_copys_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digest reads its bytes once; the share is of what a copy reads and writes."""
-    millisecond = Spread(1e-3, 1e-3, 1e-3, 3)
-    spreads = dict.fromkeys(("digest", "copy"), millisecond)
-    monkeypatch.setattr(recording, "interleaved", lambda *_: spreads)
-    (first, *_) = recording.digests(Clock(), [1 << 12], 3, bandwidth=8.192e6)
-    assert first[-2] == "50.0 %"
 
 
 def test_target_is_judged_on_a_gpu_beyond_its_cache_only() -> None:

@@ -4,15 +4,12 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import generate_performance
 import pytest
 import tables
 import targets
-import torch
 import whole_steps
-from provenance import provenance
 from results import Results, of_gpus
 from sides import COMPOSED, NATIVE, ROUND_TRIP, Row
 from timing import Spread
@@ -84,27 +81,6 @@ def test_means_are_geometric_and_over_what_was_timed(filled: Results) -> None:
     assert both == ("all", *one[1:-1], "1")
 
 
-def test_what_failed_has_no_time(filled: Results) -> None:
-    """Its line has no figure, and the reason stands below."""
-    line = tables.operators(filled.rows)[-1]
-    assert line == ("aten::y", "b", "float16", "zipf", *["-"] * 9)
-    assert tables.failures(filled) == ["two: it does not hold", "odd: varies"]
-    assert "not timed: two: it does not hold" in tables.printed(filled)
-
-
-def test_steps_are_held_against_their_like(filled: Results) -> None:
-    """Steps against nondeterministic steps, the GPU's work against its work, captured captured."""
-    lines = {line[1]: line[2:] for line in tables.steps(filled)}
-    assert lines["detmode"] == ("7.00 (6.30 to 7.70)", "6.00 (5.40 to 6.60)", "1.00", "1.50")
-    assert lines["detmode, unfilled"] == ("raises (x)", "-", "-", "-")
-    assert lines["detmode, captured"][2:] == ("1.50", "-")
-    assert {line[0] for line in tables.steps(filled)} == {"net"}
-    (line,) = tables.step_ratios(filled)
-    assert line[:6] == ("net", "7", "1.00", "1.00", "1.00", "raises")
-    assert line[6:] == ("1.00", "-", "2", "1.50", "2.00")
-    assert len(line) == len(tables.STEP_RATIO_HEADS)
-
-
 def test_section_says_that_nothing_was_measured() -> None:
     """Without results of a GPU there is no figure but the targets."""
     text = tables.documented([])
@@ -127,16 +103,3 @@ def test_section_has_every_table_and_its_provenance(filled: Results) -> None:
     }
     assert "Not timed: two: it does not hold." in text
     assert "Not timed: odd: varies." in text
-
-
-def test_provenance_names_overridden_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of ``torch._native``, and of the languages that are enabled alone."""
-    operators = {"cutedsl": ["scatter_add", "topk"], "triton": ["bmm"], "helion": []}
-    overriding = SimpleNamespace(available_dsls=[*operators], get_dsl_operations=operators.get)
-    for name in operators:
-        language = SimpleNamespace(version="4.5.2", enabled=name != "triton")
-        setattr(overriding, name, language)
-    monkeypatch.setattr(torch.backends, "python_native", overriding, raising=False)
-    assert provenance("abc")["torch._native"] == "cutedsl 4.5.2: scatter_add, topk"
-    overriding.available_dsls = []
-    assert provenance("abc")["torch._native"] is None

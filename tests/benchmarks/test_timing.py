@@ -1,14 +1,13 @@
 """The clock and what times things side by side, on the host and on a stand-in for a GPU."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import timing
 import torch
-from timing import Clock, Spread, Timed, bytes_of, interleaved
+from timing import Clock, Timed, interleaved
 
 
 class Event:
@@ -108,56 +107,7 @@ def test_only_the_call_is_timed() -> None:
     assert spread.low < 0.05
 
 
-def test_what_is_slow_leaves_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that holds the host or the GPU for long is timed three times, the others as often
-    as asked; what is queued at once is no busy host.
-    """
-    monkeypatch.setattr(timing, "PATIENCE", 0.02)
-    queued: list[None] = []
-    leads: dict[object, float] = {}
-
-    class Gpu(Clock):
-        def seconds(self, run: Callable[[], object], lead: float = 0.0) -> float:
-            leads[run] = lead
-            return super().seconds(run)
-
-    def waited() -> float:
-        time.sleep(0.01 * len(queued))
-        queued.clear()
-        return time.perf_counter()
-
-    monkeypatch.setattr(timing, "timer", waited)
-    runs = {"slow": lambda: time.sleep(0.01), "queued": lambda: queued.append(None), "quick": bool}
-    spreads = interleaved({name: Timed(run) for name, run in runs.items()}, Gpu(), 6)
-    assert [spreads[name].count for name in runs] == [3, 3, 6]
-    assert leads[runs["slow"]] == timing.LEAD
-    assert leads[runs["queued"]] < 0.005
-
-
 def test_a_spread_needs_two_rounds() -> None:
     """One time has no spread."""
     with pytest.raises(ValueError, match="two rounds or more, but got 1"):
         interleaved({"it": Timed(lambda: None)}, Clock(), 1)
-
-
-def test_spread_prints_microseconds() -> None:
-    """Three digits, also of long times."""
-    assert str(Spread.of([1e-6, 2e-6, 3e-6])) == "2.00 (1.50 to 2.50)"
-    assert str(Spread.of([0.5, 0.5])) == "500000 (500000 to 500000)"
-    assert str(Spread.of([99.7e-6, 99.7e-6])) == "99.7 (99.7 to 99.7)"
-
-
-def test_bytes_are_those_in_memory() -> None:
-    """Expanded dimensions and a tensor that comes twice count once."""
-    x = torch.ones(10, dtype=torch.float64)
-    assert bytes_of(x) == 80
-    assert bytes_of([x, {"again": x}, None, 3]) == 80
-    assert bytes_of((x, x.clone())) == 160
-    assert bytes_of(x[:, None].expand(10, 1000)) == 80
-    assert bytes_of(torch.empty(0, 5)) == 0
-
-
-def test_bandwidth_counts_what_is_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of n bytes moves 2 n."""
-    monkeypatch.setattr(timing, "interleaved", lambda *_: {"copy": Spread(0.5, 0.5, 0.5, 2)})
-    assert timing.copy_bandwidth(Clock(), 1 << 20, 2) == 4 * (1 << 20)

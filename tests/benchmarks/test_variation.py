@@ -43,15 +43,6 @@ def test_results_are_counted() -> None:
     assert variation.count_results(lambda: values, 10, "cpu") == 1
 
 
-def test_load_comes_before_each_run() -> None:
-    """Whatever keeps the GPU busy is asked before each repeat."""
-    said: list[str] = []
-    variation.count_results(
-        lambda: said.append("run") or torch.zeros(1), 2, "cpu", lambda: said.append("load")
-    )
-    assert said == ["load", "run", "load", "run"]
-
-
 def test_aten_is_repeated_with_the_flag_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """ATen alone runs, as often as asked for, also where an operator writes to its arguments."""
     seen = []
@@ -68,30 +59,6 @@ def test_aten_is_repeated_with_the_flag_off(monkeypatch: pytest.MonkeyPatch) -> 
         assert line == Line("family", op, "n", "float32", 20, 1, 1)
     # Twice to know how long it takes, then idle and busy.
     assert seen == [False] * 2 * (2 + 20 + 20)
-
-
-def test_slow_inputs_are_repeated_less() -> None:
-    """Ten repeats are the fewest; where fewer are asked for, those."""
-    one = case("aten::neg", lambda maker: {"self": maker.tensor([1.0])})
-    assert measure(one, 1000, 0.0, "cpu").repeats == variation.FEWEST
-    assert measure(one, 3, 0.0, "cpu").repeats == 3
-
-
-def test_what_aten_does_not_run_has_a_note() -> None:
-    """An input without an ATen kernel is no input that does not vary."""
-    flags = case("aten::neg", lambda maker: {"self": torch.ones(2, dtype=torch.bool)})
-    line = measure(flags, 10, 1.0, "cpu")
-    assert line.repeats == 0
-    assert "bool" in line.note
-    assert variation.documented("family", [results("A", line)]) == NOT_MEASURED
-
-
-def test_inputs_are_of_substitutes() -> None:
-    """Every family with a substitute that has colliding samples or sizes of benchmarks is there."""
-    found = list(variation.inputs((), [torch.float32]))
-    assert {"scatter", "upsample", "grid_sampler"} <= {case.family for case in found}
-    assert all(case.dtype is torch.float32 for case in found)
-    assert {case.family for case in variation.inputs(["put"], [torch.float16])} == {"put"}
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

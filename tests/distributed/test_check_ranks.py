@@ -47,18 +47,18 @@ def test_ranks_that_agree(results: Results) -> None:
 
 
 def test_fault_in_one_rank(results: Results) -> None:
-    """A byte of the optimizer's state, changed at step 57, stops every rank by step 59.
+    """A byte of the optimizer's state, changed at step 7, stops every rank by step 9.
 
     The majority tells which rank and which tensor; with ``every=10`` the next check but one does.
     """
     told = agreed_on(results["weight"])
-    assert (told["ranks"], told["tensor"], told["step"]) == ([2], "module.2.weight", 57)
+    assert (told["ranks"], told["tensor"], told["step"]) == ([2], "module.2.weight", 7)
     assert told["text"] == (
         "check_ranks: rank 2 has other bytes than ranks 0, 1 and 3 in 'module.2.weight' "
-        "(float32[2, 8]) after step 57; they agreed after step 56. These differ too: "
+        "(float32[2, 8]) after step 7; they agreed after step 6. These differ too: "
         "optimizer.module.2.weight.exp_avg"
     )
-    assert all(each["stopped"] <= 59 for each in results["weight"])
+    assert all(each["stopped"] <= 9 for each in results["weight"])
     told = agreed_on(results["every"])
     assert (told["ranks"], told["tensor"], told["step"]) == ([1], "module.0.bias", 20)
 
@@ -104,7 +104,7 @@ def test_rank_that_takes_no_part(results: Results) -> None:
     """It is named, after ``timeout`` seconds where it hangs, and at once where it has ended."""
     told = agreed_on([each for rank, each in enumerate(results["hangs"]) if rank != 1])
     assert told["ranks"] == [1]
-    assert "rank 1 took no part; nothing came in 1 seconds" in told["text"]
+    assert "rank 1 took no part; nothing came in 0.3 seconds" in told["text"]
     ended = [each for rank, each in enumerate(results["ends"]) if rank != 3]
     for each in ended:
         assert each["ranks"] == [3]
@@ -114,10 +114,7 @@ def test_rank_that_takes_no_part(results: Results) -> None:
 
 def test_rank_that_fails(results: Results) -> None:
     """It leaves the block with its error at once, though the others have not begun the check."""
-    one = results["fails"].pop(1)
-    assert one["text"] == "out of memory"
-    assert one["seconds"] < 1.5
-    assert [each["text"] for each in results["fails"]] == [None] * 3
+    assert results["fails"] == [None, "out of memory", None, None]
 
 
 def test_no_majority() -> None:

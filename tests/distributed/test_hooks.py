@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 EXPECTED = {
-    "own": {"aten::sinh.default": 9},
-    "both": {"aten::sinh.default": 9},
-    "compress": {"aten::div_.Tensor": 9},
-    "power": {"aten::bmm.out": 72},
+    "own": {"aten::sinh.default": 5},
+    "both": {"aten::sinh.default": 5},
+    "compress": {"aten::div_.Tensor": 5},
+    "power": {"aten::bmm.out": 24},
 }
-"""For each hook, how often its operators are called: for 9 buckets in 5 steps."""
+"""For each hook, how often its operators are called: for 5 buckets in 3 steps."""
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +40,11 @@ def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
     """
     # What PyTorch calls once, for itself, is left out.
     known = {*EXPECTED[hook], "aten::copy_.default"}
-    first, *others = (
-        {name: count for name, count in counts.items() if name in known}
+    first, second = (
+        {name: count for name, count in rank["counted"].items() if name in known}
         for rank in results[hook]
-        for counts in rank["counted"]
     )
-    assert others == [first] * 3
+    assert first == second
     for rank in results[hook]:
         calls, again = rank["recorded"]
         assert calls == again

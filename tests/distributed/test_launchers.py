@@ -1,6 +1,5 @@
 """Programs of several ranks, started by every launcher: all run under the mode, with one report."""
 
-import importlib.util
 import json
 import os
 import re
@@ -15,7 +14,9 @@ from torch import distributed
 
 from detmode.cli.commands.record import _path_of_rank
 from detmode.cli.launchers import under_detmode
+from detmode.cli.locks import ENVIRONMENT
 from tests.shared import ROOT, needs
+from tests.shared.processes import launched, run_forked
 
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
@@ -40,24 +41,27 @@ ROWS = {
 Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def variables(folder: Path) -> dict[str, str]:
+    """The environment of ranks whose files are in the folder."""
+    return {
+        "TMPDIR": str(folder / "tmp"),
+        "HOME": str(folder),
+        "DETMODE_CACHE": str(folder),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        # In a shared store ranks may find the addresses of the attempt before.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "COLUMNS": "200",
+    }
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Runs Python in the test's folder, with one thread a process, and its files in that folder."""
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "tmp").mkdir(exist_ok=True)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "TMPDIR": str(tmp_path / "tmp"),
-            "HOME": str(tmp_path),
-            "DETMODE_CACHE": str(tmp_path),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            # In a shared store ranks may find the addresses of the attempt before.
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            "COLUMNS": "200",
-        }
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables(tmp_path)}
         command = [sys.executable, *arguments]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
@@ -83,18 +87,23 @@ def left_behind(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "tmp").glob("detmode-ranks-*"))
 
 
-def _thorough(*values: str) -> list[Any]:
-    """Return parameters that only the thorough profile has: each starts processes for seconds."""
-    return [pytest.param(value, marks=pytest.mark.thorough) for value in values]
+LONG = ("spawn", "torchrun", "run_by_detmode", "no_python", "accelerate")
+"""Launchers of the thorough profile: each starts processes for seconds."""
 
 
 @pytest.mark.parametrize(
-    "launcher", ["run_by_detmode", *_thorough("spawn", "torchrun", "no_python")]
+    "launcher",
+    ["variables", *(pytest.param(name, marks=pytest.mark.thorough) for name in LONG)],
 )
 def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
     """Whoever starts the ranks, each row says whose it is, and is printed and written once."""
     run = (*RUN, "--report", "report.json", "--sarif", "report.sarif")
     match launcher:
+        case "variables":
+            (tmp_path / "tmp").mkdir()
+            environment = {**ENVIRONMENT, **launched(2), **variables(tmp_path)}
+            detmode = ["detmode", *run, PROGRAM]
+            done = run_forked("-m", [detmode] * 2, tmp_path, timeout=100, **environment)
         case "torchrun":
             done = start("-m", *TORCHRUN, "-m", "detmode", *run, PROGRAM)
         case "no_python":
@@ -102,6 +111,9 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
             done = start("-m", *TORCHRUN, "--no-python", *python, *run, PROGRAM)
         case "run_by_detmode":
             done = start("-m", "detmode", *run, "-m", *TORCHRUN, PROGRAM)
+        case "accelerate":
+            pytest.importorskip("accelerate", reason="accelerate is not installed")
+            done = start("-m", "detmode", *run, "-m", *ACCELERATE, PROGRAM)
         case "spawn":
             done = start("-m", "detmode", *run, PROGRAM, "--spawn")
     assert done.returncode == 0, done.stderr
@@ -112,20 +124,6 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
     results = json.loads((tmp_path / "report.sarif").read_text())["runs"][0]["results"]
     assert {result["properties"]["ranks"] for result in results} == {"0-1", "1"}
     assert not left_behind(tmp_path)
-
-
-@pytest.mark.thorough
-@needs.compiler
-@pytest.mark.skipif(
-    importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
-)
-def test_accelerate(start: Start, tmp_path: Path) -> None:
-    """Ranks that ``accelerate launch`` starts give one report as well."""
-    run = (*RUN, "--report", "report.json")
-    done = start("-m", "detmode", *run, "-m", *ACCELERATE, PROGRAM)
-    assert done.returncode == 0, done.stderr
-    assert verdicts(done) == ["may vary: 1 call at 1 line (CUDA simulated)"]
-    assert rows_of(tmp_path / "report.json") >= ROWS
 
 
 # What the report says of attempts and of ranks without one, the tests of one_report say too.
@@ -176,21 +174,33 @@ def test_launchers_that_start_no_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "program"),
+    ("script", "module"),
+    [
+        (["torchrun"], "torch.distributed.run"),
+        (["accelerate-launch"], "accelerate.commands.launch"),
+        (["accelerate", "launch"], "accelerate.commands.launch"),
+    ],
+    ids=["torchrun", "accelerate-launch", "accelerate launch"],
+)
+@pytest.mark.parametrize(
+    ("typed", "program"),
     [
         (["x.py", "-m", "a"], ["x.py", "-m", "a"]),
         (["-m", "x", "a"], ["-m", "x", "a"]),
         (["--", "x.py", "a"], ["x.py", "a"]),
     ],
 )
-def test_command_of_a_launcher(given: list[str], program: list[str]) -> None:
+def test_command_of_a_launcher(
+    script: list[str], module: str, typed: list[str], program: list[str]
+) -> None:
     """Its options stay, each rank runs detmode with the options that were given to it."""
-    own, options = ["run", "--report", "report.json"], ["--nproc-per-node", "2"]
-    given = [*options, *given]
-    command = under_detmode("/bin/torchrun", given, own, is_module=False)
-    expected = ["-m", "torch.distributed.run", *options, "-m", "detmode", *own, *program]
-    assert command == expected
-    assert under_detmode("train.py", given, own, is_module=False) is None
+    pytest.importorskip(module.partition(".")[0], reason="accelerate is not installed")
+    detmode = ["run", "--report", "report.json"]
+    options = ["--num_processes" if "accelerate" in module else "--nproc-per-node", "2"]
+    name, *words = script
+    command = under_detmode(f"/bin/{name}", [*words, *options, *typed], detmode, is_module=False)
+    assert command == ["-m", module, *options, "-m", "detmode", *detmode, *program]
+    assert under_detmode("train.py", [*options, *typed], detmode, is_module=False) is None
 
 
 @pytest.mark.parametrize(

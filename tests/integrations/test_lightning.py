@@ -1,6 +1,7 @@
 """Lightning's ``Trainer`` with the callback: resumed bit by bit, settings put back, one report."""
 
 import csv
+import importlib
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,20 +9,26 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.loggers import CSVLogger
 
 from detmode import DeterminismWarning, DeterministicMode
-from detmode.integrations.lightning import DeterministicCallback
-from tests.integrations.lightning_training import Net, train
+from tests.shared import needs
 from tests.shared.processes import launched, run_ranks
 
 pytestmark = [
+    needs.package("lightning"),
     # Of Lightning, on what is deliberate here: no workers, few batches, loaders that do not resume.
     pytest.mark.filterwarnings("ignore::UserWarning"),
     # Of PyTorch, about what Lightning imports.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
 ]
+
+
+@pytest.fixture(scope="module")
+def training() -> Any:
+    """The training's module. Collection does not import Lightning, which takes seconds."""
+    return importlib.import_module("tests.integrations.lightning_training")
+
 
 MIDDLE = {"every_n_train_steps": 4}
 EPOCH = {"every_n_epochs": 1, "save_on_train_epoch_end": True}
@@ -54,43 +61,49 @@ def settings() -> tuple[object, ...]:
     ],
 )
 def test_interrupted_and_resumed(
-    saves: dict[str, Any], step: int, options: dict[str, Any], tmp_path: Path
+    training: Any, saves: dict[str, Any], step: int, options: dict[str, Any], tmp_path: Path
 ) -> None:
     """A training that fails and is resumed ends with the weights of one without a stop.
 
     The process draws random numbers before it resumes, as another program would.
     """
-    whole = train(tmp_path / "whole", saves, DeterministicCallback(seed=3), **options)
-    fails = partial(Net, fails_at=step + 1)
+    whole = training.train(
+        tmp_path / "whole", saves, training.DeterministicCallback(seed=3), **options
+    )
+    fails = partial(training.Net, fails_at=step + 1)
     with pytest.raises(KeyError, match="the training stops"):
-        train(tmp_path, saves, DeterministicCallback(seed=3), make=fails, **options)
-    resumed = train(tmp_path, saves, DeterministicCallback(seed=3), resume=step, **options)
+        training.train(
+            tmp_path, saves, training.DeterministicCallback(seed=3), make=fails, **options
+        )
+    resumed = training.train(
+        tmp_path, saves, training.DeterministicCallback(seed=3), resume=step, **options
+    )
     assert all(map(torch.equal, whole, resumed))
 
 
-def test_without_the_callback(tmp_path: Path) -> None:
+def test_without_the_callback(training: Any, tmp_path: Path) -> None:
     """The same training resumes to other weights without it: the comparison can tell."""
-    whole = train(tmp_path, MIDDLE)
-    assert not all(map(torch.equal, whole, train(tmp_path, MIDDLE, resume=8)))
+    whole = training.train(tmp_path, MIDDLE)
+    assert not all(map(torch.equal, whole, training.train(tmp_path, MIDDLE, resume=8)))
 
 
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_settings_are_put_back(
-    error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training: Any, error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mode acts in each step, and no setting stays when one fails; the report is printed."""
     inside = []
 
-    class Watched(Net):
+    class Watched(training.Net):
         def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
             inside.append(settings())
             return super().training_step(batch, number)
 
-    callback = DeterministicCallback(DeterministicMode(warn_only=True))
+    callback = training.DeterministicCallback(DeterministicMode(warn_only=True))
     before = settings()
     # Lightning turns an interrupt into the end of the program.
     with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
-        train(tmp_path, MIDDLE, callback, make=partial(Watched, fails_at=2, error=error))
+        training.train(tmp_path, MIDDLE, callback, make=partial(Watched, fails_at=2, error=error))
     assert before == settings()
     assert inside == [(True, True, True, False)] * 3
     assert not callback.mode.is_entered
@@ -99,11 +112,15 @@ def test_settings_are_put_back(
     assert callback.mode.report().verdict in capsys.readouterr().err
 
 
-def test_report_in_the_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_in_the_logger(
+    training: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The numbers of the report are logged after the last step, and the report is printed once."""
-    callback = DeterministicCallback()
+    from lightning.pytorch.loggers import CSVLogger
+
+    callback = training.DeterministicCallback()
     logger = CSVLogger(tmp_path, "logs", "1")
-    train(tmp_path, EPOCH, callback, logger=logger)
+    training.train(tmp_path, EPOCH, callback, logger=logger)
     with open(tmp_path / "logs" / "1" / "metrics.csv", newline="") as file:
         last = list(csv.DictReader(file))[-1]
     report = callback.mode.report()
@@ -118,47 +135,49 @@ def test_report_in_the_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("deterministic", "warn_only"), [("warn", False), (True, True)], ids=["warn", "error"]
 )
-def test_contradiction(deterministic: Any, warn_only: bool, tmp_path: Path) -> None:
+def test_contradiction(training: Any, deterministic: Any, warn_only: bool, tmp_path: Path) -> None:
     """`Trainer(deterministic=...)` that asks for the other of warnings and errors is refused."""
     before = settings()
-    callback = DeterministicCallback(DeterministicMode(warn_only=warn_only))
+    callback = training.DeterministicCallback(DeterministicMode(warn_only=warn_only))
     try:
         with pytest.raises(ValueError, match=rf"warn_only={not warn_only}\)\), or leave"):
-            train(tmp_path, MIDDLE, callback, deterministic=deterministic)
+            training.train(tmp_path, MIDDLE, callback, deterministic=deterministic)
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         torch.backends.cudnn.benchmark = before[3]
 
 
-def test_checkpoints_of_other_trainings(tmp_path: Path) -> None:
+def test_checkpoints_of_other_trainings(training: Any, tmp_path: Path) -> None:
     """A checkpoint of another seed, of more ranks or with other loaders is refused, in words."""
-    train(tmp_path, MIDDLE, DeterministicCallback(seed=3), max_epochs=1)
+    training.train(tmp_path, MIDDLE, training.DeterministicCallback(seed=3), max_epochs=1)
     with pytest.raises(ValueError, match="its seed is 3, here it is 4"):
-        train(tmp_path, MIDDLE, DeterministicCallback(seed=4), resume=4)
+        training.train(tmp_path, MIDDLE, training.DeterministicCallback(seed=4), resume=4)
     with pytest.raises(ValueError, match="number of loaders' generators is 1, here it is 0"):
-        train(tmp_path, MIDDLE, DeterministicCallback(seed=3), resume=4, own_generator=False)
+        training.train(
+            tmp_path, MIDDLE, training.DeterministicCallback(seed=3), resume=4, own_generator=False
+        )
     path = tmp_path / "step=4.ckpt"
     checkpoint = torch.load(path, weights_only=True)
     checkpoint["callbacks"]["DeterministicCallback"]["ranks"] *= 2
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match="its number of ranks is 2, here it is 1"):
-        train(tmp_path, MIDDLE, DeterministicCallback(seed=3), resume=4)
+        training.train(tmp_path, MIDDLE, training.DeterministicCallback(seed=3), resume=4)
 
 
 @pytest.mark.thorough
-def test_checkpoint_before_a_validation(tmp_path: Path) -> None:
+def test_checkpoint_before_a_validation(training: Any, tmp_path: Path) -> None:
     """Lightning skips the validation after such a checkpoint, and what it draws: a warning."""
     saves = {"every_n_train_steps": 6}
-    train(tmp_path, saves, DeterministicCallback(), validates=True)
+    training.train(tmp_path, saves, training.DeterministicCallback(), validates=True)
     with pytest.warns(DeterminismWarning, match="right before a validation"):
-        train(tmp_path, saves, DeterministicCallback(), resume=6, validates=True)
+        training.train(tmp_path, saves, training.DeterministicCallback(), resume=6, validates=True)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_each_rank_has_a_seed_of_its_own(rank: int) -> None:
+def test_each_rank_has_a_seed_of_its_own(training: Any, rank: int) -> None:
     """It is ``seed`` plus the rank: ranks with one seed would draw the same dropout masks."""
     trainer: Any = SimpleNamespace(global_rank=rank)
-    DeterministicCallback(seed=3).setup(trainer, Net(), "fit")
+    training.DeterministicCallback(seed=3).setup(trainer, training.Net(), "fit")
     assert torch.initial_seed() == 3 + rank
 
 

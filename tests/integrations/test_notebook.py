@@ -1,15 +1,14 @@
 """Notebooks: cells' names, ``%%deterministic``, and reports shown in cells, in the real IPython."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.shared import ROOT
+from tests.shared import needs
+from tests.shared.processes import run_forked
 
-pytest.importorskip("ipykernel", reason="IPython and its kernel are optional")
+pytestmark = needs.package("ipykernel")
 
 CELLS = {
     "load": "%load_ext detmode",
@@ -56,7 +55,7 @@ config = Config()
 config.HistoryManager.enabled = False
 shell = Shell.instance(config=config)
 found = {}
-for name, cell in json.load(sys.stdin).items():
+for name, cell in json.loads(sys.argv[1]).items():
     with capture_output() as captured:
         result = shell.run_cell(cell, store_history=True)
     error = result.error_before_exec or result.error_in_exec
@@ -75,19 +74,8 @@ json.dump(found, sys.stdout)
 def notebook(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The result of each cell."""
     folder = tmp_path_factory.mktemp("notebook")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps(CELLS),
-        cwd=folder,
-        env={
-            "IPYTHONDIR": str(folder),
-            "PYTHONPATH": str(ROOT),
-            "PATH": "/bin",
-        },
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    program = [PROGRAM, json.dumps(CELLS)]
+    done = run_forked("-c", [program], folder, timeout=240, IPYTHONDIR=str(folder), PATH="/bin")
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

@@ -1,28 +1,34 @@
 """transformers' ``Trainer`` with the callback, and a loop of accelerate's under the mode."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 import detmode
 from detmode import DeterminismWarning, DeterministicMode
-from detmode.integrations.transformers import DeterministicCallback
-from tests.integrations.transformers_training import is_resumed, trainer
+from tests.shared import needs
 from tests.shared.processes import launched, run_ranks
 
 # Warnings of transformers and accelerate.
 pytestmark = [
+    needs.package("accelerate"),
+    needs.package("transformers"),
     # Of settings that need a GPU.
     pytest.mark.filterwarnings("ignore::UserWarning"),
     # Of what they call in each other.
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("error::detmode.DeterminismWarning"),
 ]
+
+
+@pytest.fixture(scope="module")
+def training() -> Any:
+    """The training's module. Collection does not import transformers, which takes seconds."""
+    return importlib.import_module("tests.integrations.transformers_training")
 
 
 @pytest.mark.parametrize(
@@ -42,15 +48,17 @@ pytestmark = [
         ),
     ],
 )
-def test_interrupted_and_resumed(options: dict[str, Any], step: int, tmp_path: Path) -> None:
+def test_interrupted_and_resumed(
+    training: Any, options: dict[str, Any], step: int, tmp_path: Path
+) -> None:
     """A training that fails and is resumed ends with the weights of one without a stop."""
-    assert is_resumed(tmp_path, callback=True, stops_after=step, **options)
+    assert training.is_resumed(tmp_path, callback=True, stops_after=step, **options)
 
 
 @pytest.mark.thorough
-def test_without_the_callback(tmp_path: Path) -> None:
+def test_without_the_callback(training: Any, tmp_path: Path) -> None:
     """The same training resumes to other weights without it: the comparison can tell."""
-    assert not is_resumed(tmp_path, callback=False, stops_after=4)
+    assert not training.is_resumed(tmp_path, callback=False, stops_after=4)
 
 
 @pytest.mark.thorough
@@ -70,12 +78,12 @@ def test_two_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "error", [pytest.param(KeyError, marks=pytest.mark.thorough), KeyboardInterrupt]
 )
 def test_settings_are_put_back(
-    error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    training: Any, error: type[BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The mode acts in each step, and leaves with the error; the report so far is printed."""
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic
-    callback = DeterministicCallback()
-    stopped = trainer(tmp_path, callback)
+    callback = training.DeterministicCallback()
+    stopped = training.trainer(tmp_path, callback)
     stopped.fails_at, stopped.error = 2, error
     with pytest.raises(error):
         stopped.train()
@@ -88,10 +96,12 @@ def test_settings_are_put_back(
     assert capsys.readouterr().err.count(f"\n{callback.mode.report().verdict}\n") == 1
 
 
-def test_report_in_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_in_the_record(
+    training: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The record of the training has the report's numbers, and the report is printed once."""
-    callback = DeterministicCallback()
-    trained = trainer(tmp_path, callback)
+    callback = training.DeterministicCallback()
+    trained = training.trainer(tmp_path, callback)
     metrics = trained.train().metrics
     record = trained.state.log_history[-1]
     report = callback.mode.report()
@@ -103,26 +113,26 @@ def test_report_in_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.thorough
-def test_refused(tmp_path: Path) -> None:
+def test_refused(training: Any, tmp_path: Path) -> None:
     """Arguments and checkpoints that contradict a bit-exact resume are refused, in words."""
-    trainer(tmp_path, DeterministicCallback()).train()
+    training.trainer(tmp_path, training.DeterministicCallback()).train()
     for words, arguments in (
         ("its seed is 5, here it is 6", {"seed": 6}),
         ("its data_seed is None, here it is 1", {"data_seed": 1}),
         ("ignore_data_skip=True starts the epoch anew", {"ignore_data_skip": True}),
     ):
         with pytest.raises(ValueError, match=words):
-            trainer(tmp_path, DeterministicCallback(), **arguments).train(
+            training.trainer(tmp_path, training.DeterministicCallback(), **arguments).train(
                 resume_from_checkpoint=True
             )
     (tmp_path / "checkpoint-4" / "detmode_0.pt").unlink()
     with pytest.warns(DeterminismWarning, match=r"detmode_0\.pt is missing"):
-        trainer(tmp_path, DeterministicCallback()).train(
+        training.trainer(tmp_path, training.DeterministicCallback()).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-4")
         )
 
 
-def test_contradiction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradiction(training: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`full_determinism` asks for errors: a mode that warns is refused."""
     for name in (
         "CUDA_LAUNCH_BLOCKING",
@@ -130,10 +140,10 @@ def test_contradiction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "FLASH_ATTENTION_DETERMINISTIC",
     ):
         monkeypatch.setenv(name, "")  # put back afterwards
-    warning = DeterministicCallback(DeterministicMode(warn_only=True))
+    warning = training.DeterministicCallback(DeterministicMode(warn_only=True))
     try:
         with pytest.raises(ValueError, match=r"\(full_determinism=True\).*warn_only=False"):
-            trainer(tmp_path, warning, full_determinism=True).train()
+            training.trainer(tmp_path, warning, full_determinism=True).train()
     finally:
         torch.use_deterministic_algorithms(False)
         torch.backends.cudnn.deterministic = False
@@ -141,6 +151,8 @@ def test_contradiction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loop_of_accelerate(tmp_path: Path) -> None:
     """The loop that the documentation shows resumes bit by bit, in the middle of an epoch."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
 
     def train(resume: bool) -> list[torch.Tensor]:
         detmode.seed_everything(0)

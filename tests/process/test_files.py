@@ -15,6 +15,7 @@ from detmode.process.files import read_file, replace_file
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
+FORMS = ("--report", "run.json", "--html", "run.html", "--sarif", "run.sarif")
 TRAINING = """
 import os, sys, torch
 torch.manual_seed(0)
@@ -110,24 +111,13 @@ def test_what_cannot_be_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-@pytest.mark.parametrize("option", ["-o", "--html", "--report", "--sarif"])
-def test_a_report_beside_a_program_that_changes_its_folder(
-    option: str, training: str, run_command: Run, tmp_path: Path
-) -> None:
-    """It lies where the command was given, as its line on stderr says."""
-    found = run_command("run", option, "report", training)
-    assert found.returncode == 0
-    assert (tmp_path / "report").stat().st_size
-    assert not any((tmp_path / "outputs").iterdir())
-
-
 @pytest.mark.parametrize("gone", [(), ("gone",)], ids=["moved", "gone"])
 def test_commands_with_a_program_that_changes_its_folder(
     gone: tuple[str, ...], training: str, run_command: Run, tmp_path: Path
 ) -> None:
     """Recordings, locks and reports are whole and in their place, wherever the program went."""
     for command in (
-        ("run", "-o", "run.json", "--write-lock"),
+        ("run", "--write-lock", "-o", "run.txt", *FORMS),
         ("record", "-o", "recorded", "--dump", "aten::sort@0"),
         ("probe", "-o", "probe.json"),
         ("audit", "-o", "audit.json"),
@@ -138,7 +128,9 @@ def test_commands_with_a_program_that_changes_its_folder(
         assert "Traceback" not in found.stderr
     os.chdir(tmp_path)
     written = {path.name for path in tmp_path.iterdir()} - {"train.py", "outputs"}
-    assert written == {"run.json", "detmode.lock", "recorded", "probe.json", "audit.json"}
+    reports = {"run.txt", *FORMS[1::2], "probe.json", "audit.json"}
+    assert written == {*reports, "detmode.lock", "recorded"}
+    assert all((tmp_path / report).stat().st_size for report in reports)
     assert (tmp_path / "recorded" / "detmode.lock").exists()
     assert [path.name for path in (tmp_path / "recorded" / "dumps").iterdir()] == [
         "aten.sort.default@0"

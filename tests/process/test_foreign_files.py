@@ -112,43 +112,31 @@ certificate = Certificate(
     verdict="order-independent",  # type: ignore[arg-type]  # its text, as in JSON
 )
 thorough = settings(
-    max_examples=max(settings().max_examples, 200),  # a value is read in a millisecond
+    max_examples=max(settings().max_examples, 100),  # a value is read in a millisecond
     suppress_health_check=list(HealthCheck),
 )
 
 
+def check_certificate(certificate: Certificate) -> None:
+    check_printable(str(certificate))
+    assert Certificate.from_json(certificate.to_json()) == certificate
+
+
+@pytest.mark.parametrize(
+    ("written", "check"),
+    [(with_simulation, check_shown), (audited, check_shown), (certificate, check_certificate)],
+    ids=["report", "audit", "certificate"],
+)
 @thorough
-@given(st.one_of(mutated(json.loads(with_simulation.to_json())), values))
-def test_reports(value: Any) -> None:
-    """A report is shown in each form, or refused with a ValueError."""
+@given(data=st.data())
+def test_json(written: Any, check: Callable[[Any], None], data: st.DataObject) -> None:
+    """A report, of an audit too, or a certificate is shown, or refused with a ValueError."""
+    value = data.draw(st.one_of(mutated(json.loads(written.to_json())), values))
     try:
-        report = Report.from_json(json.dumps(value))
+        read = type(written).from_json(json.dumps(value))
     except ValueError:
         return
-    check_shown(report)
-
-
-@thorough
-@given(st.one_of(mutated(json.loads(audited.to_json())), values))
-def test_audits(value: Any) -> None:
-    """So is the report of an audit."""
-    try:
-        report = AuditReport.from_json(json.dumps(value))
-    except ValueError:
-        return
-    check_shown(report)
-
-
-@thorough
-@given(st.one_of(mutated(json.loads(certificate.to_json())), values))
-def test_certificates(value: Any) -> None:
-    """So is a certificate."""
-    try:
-        read = Certificate.from_json(json.dumps(value))
-    except ValueError:
-        return
-    check_printable(str(read))
-    assert Certificate.from_json(read.to_json()) == read
+    check(read)
 
 
 def without_none(value: Any) -> Any:

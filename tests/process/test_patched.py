@@ -1,7 +1,6 @@
 """Attributes of foreign objects, replaced while somebody needs the replacement."""
 
 import gc
-import random
 import sys
 import threading
 import weakref
@@ -10,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
@@ -186,23 +184,6 @@ def test_threads(place: SimpleNamespace, patched: Patched) -> None:
     finally:
         sys.setswitchinterval(interval)
     assert (wrong, place.number, patched.users) == ([], one, ())
-
-
-def test_seeds_are_noted_in_any_order_of_leaving() -> None:
-    """Those who note choices leave in any order: each has the seeds, and no function is wrapped."""
-    plain = (random.seed, torch.manual_seed, torch.random.seed, torch.seed, np.random.seed)
-    first, second = Choices(), Choices()
-    first.__enter__()
-    second.__enter__()
-    random.seed(3)
-    first.__exit__(None, None, None)
-    torch.manual_seed(4)
-    second.__exit__(None, None, None)
-    after = (random.seed, torch.manual_seed, torch.random.seed, torch.seed, np.random.seed)
-    assert after == plain
-    assert first.sections["generators"]["python"] == second.sections["generators"]["python"]
-    assert set(first.sections["generators"]) == {"python"}
-    assert set(second.sections["generators"]) == {"python", "torch"}
 
 
 @pytest.mark.parametrize("seed", [torch.seed, torch.random.seed])

@@ -1,4 +1,4 @@
-"""The HTML page in a browser: filters, sorting, module buttons, colours, width, print, pictures."""
+"""The HTML page in a browser: filters, sorting, module buttons, colours, width, print."""
 
 import json
 import re
@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import take_pictures
-from PIL import Image
 
 from detmode import Report, ReportRow
 from detmode.reports.page import Listing, Page
 from detmode.reports.shown import Shown
-from tests.shared import needs
 
 pytestmark = [
     pytest.mark.skipif(take_pictures.BROWSER is None, reason="needs Chromium on the PATH"),
@@ -196,60 +194,6 @@ def test_page_in_print(tmp_path: Path) -> None:
         re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", printed.read_bytes())
     )
     assert float(width) > float(height) > 500
-
-
-SHOWN_WORDS = {
-    "report": "may vary: 6 calls at 2 lines",
-    "audit": "determinism adds",
-    "diff": "The runs diverge at train.py:",
-    "probe": "2 operators gave different bytes",
-    "terminal-run": "may vary: 3 calls at 1 line",
-    "terminal-diff": "the runs diverge at train.py:",
-    "terminal-explain": "duplicates in index add to one row by atomicAdd",
-    "terminal-pytest": "may vary between runs, and PyTorch gives no alert",
-    "terminal-certify": "varies: out[0] is",
-}
-"""A part of each picture's text; to build the documentation for its pictures takes minutes."""
-WITHOUT_COLOURS = ("terminal-explain", "terminal-certify")
-
-
-@needs.compiler
-@pytest.mark.parametrize("name", [*take_pictures.REPORTS, *take_pictures.TERMINALS])
-def test_pictures(name: str, tmp_path: Path) -> None:
-    """A picture for the documentation is of a real run, of one scheme, small, and has colours.
-
-    No name of a folder of this machine is in it.
-    """
-    with take_pictures.shown(name) as pages:
-        for scheme, page in pages.items():
-            text = unescape(re.sub("<[^>]+>", "", page.read_text(encoding="utf-8")))
-            assert SHOWN_WORDS[name] in " ".join(text.split())
-            assert str(page.parent) not in text
-            assert "\x1b" not in text
-            file = tmp_path / f"{scheme}.png"
-            take_pictures.picture(page, file, scheme, whole=name in take_pictures.TERMINALS)
-            check_picture(file, is_dark=scheme == "dark")
-            assert bool(hues(file)) is (name not in WITHOUT_COLOURS)
-
-
-def check_picture(file: Path, is_dark: bool) -> None:
-    assert file.stat().st_size < 60_000
-    with Image.open(file) as image:
-        assert image.width <= take_pictures.SIZE[0]
-        assert image.height <= 1000
-        brightness = image.convert("L").resize((1, 1)).getpixel((0, 0))
-    assert (brightness < 80) is is_dark
-
-
-def hues(file: Path) -> set[int]:
-    """The strongest channels of those pixels that have a colour."""
-    with Image.open(file) as image:
-        colours = [colour for _, colour in image.convert("RGB").getcolors()]
-    return {
-        max(range(3), key=lambda i: colour[i])
-        for colour in colours
-        if max(colour) - min(colour) > 70
-    }
 
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="needs pdftotext on the PATH")

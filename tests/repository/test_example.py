@@ -13,7 +13,7 @@ from tests.shared import ROOT, needs
 from tests.shared.cuda_sources import with_racing_sums
 from tests.shared.selection import PROFILE
 
-pytest.importorskip("sklearn", reason="the example's images come with scikit-learn")
+pytestmark = needs.package("sklearn")  # the example's images come with it
 
 EXAMPLE = ROOT / "examples" / "digits.py"
 
@@ -45,9 +45,9 @@ def test_an_atomic_sum_gives_other_weights(train: Callable[[RuleTable, int | Non
     """
     racing = with_racing_sums()
     right = {train(default_rules(), seed) for seed in (None, 1, *range(2, 5 * PROFILE.thorough))}
-    wrong = {train(racing, seed) for seed in range(1, 6)}
     assert len(right) == 1
-    assert len(wrong) > 1
+    # One of them is another one, mostly the first.
+    assert any(train(racing, seed) not in right for seed in range(1, 6))
 
 
 @pytest.mark.thorough

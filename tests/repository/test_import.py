@@ -92,10 +92,3 @@ def test_aliases(name):
     module = importlib.import_module(f"detmode.{name}")
     assert module is sys.modules[module.__name__]
     assert module.__name__ == module.__spec__.name != f"detmode.{name}"
-
-
-@pytest.mark.parametrize("name", detmode.__all__)
-def test_public_names(name):
-    """Every public name is there, and documented where it is a class or a function."""
-    value = getattr(detmode, name)
-    assert not callable(value) or value.__doc__

@@ -3,6 +3,7 @@
 import ast
 import graphlib
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,13 @@ TOP = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
 FOLDERS = sorted({path.parent.name for path in PACKAGE.glob("*/__init__.py")})
 
 
+@cache
 def imported(path):
     """The modules of the package that a file imports, by full name, and the lines."""
+    return tuple(_imported(path))
+
+
+def _imported(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -167,8 +173,9 @@ def test_private_is_private():
     private = {path: private_names(path) for path in PACKAGE.rglob("*.py")}
     names, reaches = set().union(*private.values()), []
     for path in private:
+        foreign = names - private[path]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and node.attr in names - private[path]:
+            if isinstance(node, ast.Attribute) and node.attr in foreign:
                 text = ast.unparse(node)
                 if not text.startswith(("self._", "cls._", "super()._", "torch.")):
                     reaches.append((text, f"{path.relative_to(PACKAGE)}:{node.lineno}: {text}"))

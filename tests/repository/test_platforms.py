@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from detmode.cuda import device
+from tests.shared.processes import run_forked
 
 HIDE = """
 import os, signal, sys, warnings
@@ -87,13 +88,13 @@ def test_less_than_linux(run_python, tmp_path):
         assert words in done.stdout, done.stdout
 
 
-def test_windows_waits_for_the_program(run_python):
+def test_windows_waits_for_the_program(tmp_path):
     """The command starts the program over and waits, as exec would lose the exit code there."""
-    done = run_python(
-        "-c",
+    program = (
         "import os, sys; from detmode.cli.parser import main; sys.platform = 'win32'; "
-        "os.execve = None; sys.exit(main(['run', '-c', 'import sys; print(5); sys.exit(7)']))",
+        "os.execve = None; sys.exit(main(['run', '-c', 'import sys; print(5); sys.exit(7)']))"
     )
+    done = run_forked("-c", [[program]], tmp_path, timeout=100)
     assert (done.returncode, done.stdout) == (7, "5\n"), done.stderr
 
 

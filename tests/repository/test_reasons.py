@@ -62,10 +62,12 @@ def without_reason(path: Path) -> Iterator[int]:
     text = path.read_text(encoding="utf-8")
     if not OF_INTEREST.search(text):
         return
+    silent = [(node.lineno, node.end_lineno or node.lineno) for node in silencers(ast.parse(text))]
+    if not silent and not PRAGMA.search(text):
+        return  # to find the comments takes longest
     comments = comments_of(path)
     reasons = {line for line, each in comments.items() if re.search(r"\w", PRAGMA.sub("", each))}
-    silent = [(line, line) for line, each in comments.items() if PRAGMA.search(each)]
-    silent += [(node.lineno, node.end_lineno or node.lineno) for node in silencers(ast.parse(text))]
+    silent += [(line, line) for line, each in comments.items() if PRAGMA.search(each)]
     for first, last in silent:
         if reasons.isdisjoint(range(first - 1, last + 1)):
             yield first

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import detmode
@@ -31,11 +32,13 @@ PAGES = [*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("*.md"))]
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
     """Docstrings of modules, classes and functions, and of what is assigned before one."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else ():
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                yield each.lineno, inspect.cleandoc(str(each.value.value))
+    blocks: list[object] = [ast.parse(path.read_text(encoding="utf-8")).body]
+    while blocks:
+        block = blocks.pop()
+        for statement in block if isinstance(block, list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                yield statement.lineno, inspect.cleandoc(str(statement.value.value))
+            blocks += [getattr(statement, name, None) for name in ("body", "orelse", "finalbody")]
 
 
 def test_docstrings_state():
@@ -71,25 +74,28 @@ One is public: what :func:`detmode.warm` has ``found``. The numbers only shrink.
 """
 
 
-def assigned_names(path: Path) -> Iterator[str]:
-    """Names of variables and parameters; a method of Python's, as ``__eq__``, names its own."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    of_python = {
-        id(argument)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("__")
-        for argument in node.args.args
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+@cache
+def names_of(path: Path) -> tuple[Counter[str], set[str]]:
+    """Names of variables and parameters, with their numbers; and those of functions and classes.
+
+    A method of Python's, as ``__eq__``, names its own.
+    """
+    assigned, defined, of_python = Counter[str](), set[str](), set[int]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            defined.add(node.name)
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("__"):
+                of_python |= {id(argument) for argument in node.args.args}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            assigned[node.id] += 1
         elif isinstance(node, ast.arg) and id(node) not in of_python:
-            yield node.arg
+            assigned[node.arg] += 1
+    return assigned, defined
 
 
 def test_names_say_what_a_thing_is():
     """The package assigns no more vague names than the list has, and the list no more than it."""
-    names = Counter(name for path in PACKAGE.rglob("*.py") for name in assigned_names(path))
+    names = sum((names_of(path)[0] for path in PACKAGE.rglob("*.py")), Counter())
     assert {name: names[name] for name in VAGUE} == VAGUE, "lower the number that shrank"
 
 
@@ -98,13 +104,7 @@ def test_identifiers_are_plain():
     banned = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in PACKAGE.rglob("*.py")
-        for name in {*defined_names(path), *assigned_names(path)}
+        for name in set().union(*names_of(path))
         if BANNED.search(name.replace("_", " "))
     ]
     assert not banned, "say it in plain English:\n" + "\n".join(sorted(banned))
-
-
-def defined_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield node.name

@@ -12,6 +12,7 @@ the program, and then with its exit code, each in a line:
 """
 
 import ast
+import gc
 import importlib
 import json
 import os
@@ -52,30 +53,39 @@ def imports_of(program: str) -> ast.Module:
     return ast.Module([each for each in tree.body if isinstance(each, IMPORTS)], [])
 
 
+def run(program: str, *arguments: str) -> None:
+    """Run a program as Python's command line does."""
+    if program == "-c":
+        sys.path[0], sys.argv[:] = "", ["-c", *arguments[1:]]
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(arguments[0], "<string>", "exec"), vars(main))
+    elif program == "-m":
+        sys.path[0], sys.argv[:] = "", arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0], sys.argv[:] = str(Path(program).parent), [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
+
+
 for module in MODULES:
     importlib.import_module(module)
+# A collection in a program would copy all that it shares with this process: it writes to objects.
+gc.freeze()
 asked = asked_for()
 program, of_ranks = asked["program"], asked["arguments"]
 become(asked["environment"], asked["folder"], asked["output"])
-if program == "-c":
-    sys.path[0], sys.argv[:] = "", ["-c", *of_ranks[0][1:]]
-    main = type(sys)("__main__")
-    sys.modules["__main__"] = main
-    exec(compile(of_ranks[0][0], "<string>", "exec"), vars(main))
-elif program == "-m":
-    sys.path[0], sys.argv[:] = "", of_ranks[0]
-    runpy.run_module(of_ranks[0][0], run_name="__main__", alter_sys=True)
-else:
-    sys.path[0] = str(Path(program).parent)
+if program not in ("-c", "-m"):
     exec(compile(imports_of(program), program, "exec"), {})
-    processes = []
-    for rank, arguments in enumerate(of_ranks):
-        process = os.fork()
-        if process == 0:
-            os.environ["RANK"] = str(rank)
-            sys.argv[:] = [program, *arguments]
-            runpy.run_path(program, run_name="__main__")
-            break
-        processes.append(process)
-    else:
-        sys.exit(any([os.waitpid(process, 0)[1] for process in processes]))
+elif len(of_ranks) == 1:
+    run(program, *of_ranks[0])
+    sys.exit()
+processes = []
+for rank, arguments in enumerate(of_ranks):
+    process = os.fork()
+    if process == 0:
+        os.environ["RANK"] = str(rank)
+        run(program, *arguments)
+        sys.exit()
+    processes.append(process)
+sys.exit(any([os.waitpid(process, 0)[1] for process in processes]))

@@ -13,6 +13,14 @@ compiler = pytest.mark.skipif(
 nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
 )
+
+
+def package(name: str) -> pytest.MarkDecorator:
+    """Mark what needs a package, which the tests themselves import: it takes long to."""
+    is_missing = importlib.util.find_spec(name) is None
+    return pytest.mark.skipif(is_missing, reason=f"{name} is not installed")
+
+
 PACKAGES = frozenset(
     {
         *("IPython", "PIL", "accelerate", "cupy", "hypothesis", "ipykernel", "lightning"),

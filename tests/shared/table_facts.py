@@ -24,9 +24,15 @@ from detmode.verify.cases import samples_of
 from tests.shared import ROOT, selection
 
 TESTS = ROOT / "tests"
-FACTS = json.loads((TESTS / "facts" / "alerts.json").read_text())["versions"]
-VERSIONS = tuple(FACTS)
+_ALERTS = json.loads((TESTS / "facts" / "alerts.json").read_text())
+VERSIONS = tuple(_ALERTS["versions"])
 """The PyTorch versions that the table answers for."""
+
+FACTS: dict[str, dict[str, list[str]]] = {version: {} for version in VERSIONS}
+"""For each version the names that alert, by library."""
+for _row in _ALERTS["rows"]:
+    for _version in VERSIONS[VERSIONS.index(_row["since"]) : VERSIONS.index(_row["until"]) + 1]:
+        FACTS[_version].setdefault(_row["library"], []).extend(_row["callers"])
 
 _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
     {

@@ -23,14 +23,21 @@ PAGE = ROOT / "docs" / "adding-a-rule.md"
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of what the tests over the table need."""
-    skip = shutil.ignore_patterns("__pycache__", "_build")
-    for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=skip)
+def folder(tmp_path: Path) -> Path:
+    """A folder for families, with the repository's settings of linters."""
+    (tmp_path / "detmode" / "rules").mkdir(parents=True)
     for name in ("pyproject.toml", ".clang-format"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def tree(folder: Path) -> Path:
+    """A copy of what the tests over the table need."""
+    skip = shutil.ignore_patterns("__pycache__", "_build")
+    for name in ("detmode", "tests", "tools", "docs", "benchmarks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=skip, dirs_exist_ok=True)
+    return folder
 
 
 def typed(command: str, tree: Path) -> str:
@@ -44,43 +51,14 @@ def typed(command: str, tree: Path) -> str:
     return ran.stdout
 
 
-def first_commands() -> str:
-    """The first block of commands of the page on adding a rule."""
-    (commands,) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)[:1]
-    return str(commands)
-
-
-def test_the_first_commands_of_the_page(tree: Path) -> None:
-    """They work as they are written, and what they write is in the form that is asked for."""
-    assert "ATen takes every sample on the CPU" in typed(first_commands(), tree)
-    assert_form(tree, "reflection_pad1d")
-
-
-@pytest.mark.parametrize(
-    "op",
-    todays_forms(
-        ["col2im", "dot", "glu_backward", "im2col", "native_group_norm", "unfold_backward"]
-    ),
-)
-def test_the_form_of_what_is_written(tree: Path, op: str) -> None:
-    """Whatever the operator, ruff and clang-format leave its files as they are."""
-    new_rule.make_family("made", [new_rule.operator(op)], root=tree)
-    assert_form(tree, "made")
-
-
-def assert_form(tree: Path, family: str) -> None:
-    folder = f"detmode/rules/{family}"
-    typed(f"clang-format --dry-run -Werror {folder}/kernels.cu", tree)
-    typed(f"ruff format --check {folder} && ruff check {folder}", tree)
-
-
 @pytest.mark.thorough
 @needs.compiler
 def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
-    """The command's files are red, and name each blank; with the page's files they are green."""
+    """The page's commands work; their files are red, and name each blank; the page's are green."""
     python = partial(run_python, PYTHONPATH=str(tree))
     family = tree / "detmode" / "rules" / EXAMPLE.name
-    typed(first_commands(), tree)
+    (commands, *_) = re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert "ATen takes every sample on the CPU" in typed(commands, tree)
     assert 'alert="reflection_pad1d_backward_out_cuda"' in (family / "__init__.py").read_text()
     folders = ("tests/rules", "tests/cuda/rows")
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--family", family.name, *folders)
@@ -98,31 +76,35 @@ def test_the_tutorial_leads_to_green(tree: Path, run_python: Any) -> None:
     assert green.returncode == 0, green.stdout[-4000:] + green.stderr[-2000:]
 
 
-@pytest.mark.parametrize(
-    ("ops", "parameters"),
-    todays_forms(
-        [
-            (
-                ["unfold_backward"],
-                "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, step: int",
-            ),
-            (["aten::glu_backward", "aten::renorm"], "grad_output: Tensor, self: Tensor, dim: int"),
-            (["unfold_backward", "aten::glu_backward", "frac", "aten::renorm", "col2im"], None),
-        ]
-    ),
-    ids=str,
-)
-def test_what_is_written(tree: Path, ops: list[str], parameters: str | None) -> None:
-    """Schemas give signatures and arguments that ATen takes; what is written is Python."""
-    operators = [new_rule.operator(op) for op in ops]
-    family = new_rule.make_family("made", operators, root=tree, kernels=parameters is not None)
-    for path in family.glob("*.py"):
-        module = ast.parse(path.read_text())
-        if path.name == "launch.py":
-            function = next(node for node in module.body if isinstance(node, ast.FunctionDef))
-            assert ast.unparse(function.args) == parameters
-    if parameters is None:  # all operators at once: asking starts a process
-        assert new_rule.rejected("made", tree) == ""
+SIGNATURES = {
+    "unfold_backward": "grad_in: Tensor, input_sizes: Sequence[int], dim: int, size: int, "
+    "step: int",
+    "dot": "self: Tensor, tensor: Tensor",
+    "im2col": "self: Tensor, kernel_size: Sequence[int], dilation: Sequence[int], "
+    "padding: Sequence[int], stride: Sequence[int]",
+    "native_group_norm": "input: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, "
+    "C: int, HxW: int, group: int, eps: float",
+    "glu_backward": "grad_output: Tensor, self: Tensor, dim: int",
+}
+
+
+@pytest.mark.parametrize("op", todays_forms(SIGNATURES))
+def test_what_is_written(folder: Path, op: str) -> None:
+    """Schemas give signatures; ruff and clang-format leave the files as they are."""
+    family = new_rule.make_family("made", [new_rule.operator(op)], root=folder)
+    launch = ast.parse((family / "launch.py").read_text())
+    (function, *_) = (node for node in launch.body if isinstance(node, ast.FunctionDef))
+    assert ast.unparse(function.args) == SIGNATURES[op]
+    typed(f"clang-format --dry-run -Werror {family}/kernels.cu", folder)
+    typed(f"ruff format --check {family} && ruff check {family}", folder)
+
+
+@pytest.mark.thorough
+def test_samples_that_are_written(tree: Path) -> None:
+    """Schemas give arguments that ATen takes, also of rows without kernels."""
+    names = ("unfold_backward", "aten::glu_backward", "frac", "aten::renorm", "col2im")
+    new_rule.make_family("made", [*map(new_rule.operator, names)], root=tree, kernels=False)
+    assert new_rule.rejected("made", tree) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """Commands of tools/sanitize.py: every entry's smallest sample, under each tool."""
 
-import shlex
 import stat
-import sys
 from pathlib import Path
 
 import as_large
@@ -13,6 +11,7 @@ import torch
 from detmode.table.conditions import FLOATING
 from detmode.verify.cases import cases, run_substituted
 from tests.shared import needs
+from tests.shared.selection import todays_forms
 
 
 @needs.compiler
@@ -34,7 +33,9 @@ def test_every_entry_is_reached(family: str) -> None:
 @needs.compiler
 @pytest.mark.parametrize(
     ("family", "part"),
-    [("grid_sampler", "tiles"), ("index", "few_destinations"), ("max_pool3d", "_few")],
+    todays_forms(
+        [("grid_sampler", "tiles"), ("index", "few_destinations"), ("max_pool3d", "_few")]
+    ),
 )
 def test_samples_reach_what_large_inputs_do(
     monkeypatch: pytest.MonkeyPatch, family: str, part: str
@@ -46,25 +47,6 @@ def test_samples_reach_what_large_inputs_do(
             # Raises where the module has no such size any more.
             monkeypatch.setattr(module, name, size)
     assert {case.dtype for case in sanitize.smallest(family, [part])} >= {*FLOATING}
-
-
-@needs.compiler
-def test_list_prints_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each tool, which a shell can run: settings, tool, and the cases by name."""
-    assert sanitize.main(["--list", "--family", "histograms"]) == 0
-    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line[line.index("--tool") + 1] for line in lines] == list(sanitize.TOOLS)
-    names = {str(case) for case in cases("histograms")}
-    for line in lines:
-        assert line[:3] == [
-            "PYTORCH_NO_CUDA_MEMORY_CACHING=1",
-            "CUDA_LAUNCH_BLOCKING=1",
-            "compute-sanitizer",
-        ]
-        program = line[line.index(sys.executable) :]
-        assert program[1:3] == [sanitize.__file__, "--run"]
-        assert set(program[3:]) <= names
-        assert len(program) > 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -91,12 +73,6 @@ def test_a_fault_is_an_exit_code(
     assert sanitize.main(["--family", "histograms"]) == 1
     assert seen.read_text().splitlines() == [f"{tool} 1" for tool in sanitize.TOOLS]
     assert capsys.readouterr().err == "not clean: racecheck\n"
-
-
-def test_unknown_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A case that is not there is named before anything runs."""
-    with pytest.raises(ValueError, match="there is no case 'put-float32'"):
-        sanitize.run(["put-float32"])
 
 
 @pytest.mark.cuda

@@ -3,7 +3,6 @@
 import json
 import re
 from argparse import Namespace
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,62 +10,12 @@ import pytest
 import torch
 
 import detmode
-from detmode import DeterministicMode, Report, ReportRow
+from detmode import Report
 from detmode.cli.output import show, write_files
-from detmode.mode.row_counter import RECENT, Course, ModuleCalls
 from detmode.reports.page import shortened
 from detmode.reports.shown import Shown
-from detmode.reports.timeline import NO_MODULE, timeline_of
-from detmode.runs.probe_report import PassedOver, ProbeReport, ProbeRow
-from tests.shared.training import Fault, Training
-
-ACTIONS = ("substitute", "error", "native", "allow", "warn")
-
-
-def record(action: str, **changes: object) -> ReportRow:
-    fields = {"overload": f"aten::{action}.default", "family": "scatter", "action": action}
-    fields |= {"guarantee": None, "alert": "put_", "count": 2}
-    fields |= {"site": f"{Path.cwd()}/train.py:7", "module": "Net.body"}
-    return ReportRow(**{**fields, **changes})
-
-
-def probed(**changes: object) -> ProbeRow:
-    row = ProbeRow(
-        *("mine::sum.default", 4, 2, ("schedule",), ("output 0",), 3, 0.5),
-        *(f"{Path.cwd()}/train.py:9", None, None, None),
-    )
-    return replace(row, **changes)
-
-
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> detmode.Comparison:
-    folder = tmp_path_factory.mktemp("runs")
-    fault = Fault("aten::addmm.default", 3, lambda args, result: result.view(-1)[3].add_(1e-6))
-    return detmode.diff(
-        Training().record(folder / "one"), Training(fault=fault).record(folder / "other")
-    )
-
-
-@pytest.fixture
-def reports(comparison: detmode.Comparison) -> dict[str, Shown]:
-    return {
-        "mode": Report(map(record, ACTIONS), [(row, "Net.body", 1) for row in (0, 0, 1, 2, 3, 4)]),
-        "probe": ProbeReport([probed()], 9, [PassedOver("aten::view.default", "views", 5)], 3),
-        "diff": comparison,
-        "empty": Report([]),
-        "nothing varied": ProbeReport([], 9, [], 3),
-    }
-
-
-def test_calls_of_one_place_are_counted_together() -> None:
-    """A column has the calls of each group at its place, the most serious first."""
-    calls = [("Net", "good", 240), ("Net", "good", 1), ("Net", "bad", 239)]
-    (lane,) = timeline_of(calls, 480, ["bad", "good"], "calls").lanes
-    assert list(lane.columns) == [
-        (0, (("good", 240),)),
-        (120, (("bad", 239), ("good", 1))),
-    ]
-    assert lane.counts == (("bad", 239), ("good", 241))
+from detmode.runs.probe_report import ProbeReport
+from tests.reports.rows import probed, record
 
 
 def test_a_few_calls_among_many_are_seen() -> None:
@@ -81,35 +30,6 @@ def test_a_few_calls_among_many_are_seen() -> None:
     assert bars["native"].startswith("M0 ")
 
 
-def test_course_of_a_long_run_is_small() -> None:
-    """However many calls a run makes, none is lost, and their order stays to a 1000th of it."""
-    course = Course()
-    quarters = [
-        [ModuleCalls(record("native"), f"Net.{module}") for module in range(3)] for _ in range(4)
-    ]
-    for call in range(100_000):
-        course.latest.append(quarters[call * 4 // 100_000][call % 3])
-        if len(course.latest) >= RECENT:
-            course.shorten()
-    parts = course.parts()
-    assert len(parts) < 3 * 2048 + 8192
-    assert sum(count for _, count in parts) == 100_000
-    place, begins = 0, {}
-    for calls, count in parts:
-        begins.setdefault(next(n for n, each in enumerate(quarters) if calls in each), place)
-        place += count
-    assert begins == pytest.approx({0: 0, 1: 25_000, 2: 50_000, 3: 75_000}, abs=100)
-
-
-def test_lanes_of_deep_modules() -> None:
-    """However deep modules are, their lanes are put together as deep as few enough allow."""
-    deep = ".x" * 10_000
-    calls = [(f"Net.{i % 9}.{i % 90}{deep}", "a", 1) for i in range(90)]
-    timeline = timeline_of(calls, len(calls), "ab", "calls")
-    assert [lane.name for lane in timeline.lanes] == [f"Net.{i}" for i in range(9)]
-    assert timeline.calls == 90
-
-
 def test_names_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A module's name may be any text: files and the terminal get escapes, and no error."""
     report = Report([record("error", module="Net.\ud800", site="/x/\udcff\ud800.py:7")])
@@ -122,30 +42,6 @@ def test_names_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixt
     location = result["locations"][0]["physicalLocation"]
     assert location["artifactLocation"]["uri"] == "file:///x/%FF%5Cud800.py"
     assert "\\ud800" in capsys.readouterr().out
-
-
-def test_timeline_of_a_long_run_is_small() -> None:
-    """Neither many calls nor many modules make it larger than can be drawn; none is lost."""
-    calls = [(f"Net.block{i % 7}.layer{i % 100}", "ab"[i % 2], 1) for i in range(50_000)]
-    timeline = timeline_of(calls, len(calls), "ab", "calls")
-    assert timeline.calls == 50_000
-    assert {lane.name for lane in timeline.lanes} == {f"Net.block{i}" for i in range(7)}
-    assert sum(len(lane.columns) for lane in timeline.lanes) <= 7 * 240
-
-
-def test_mode_reports_its_calls_in_order() -> None:
-    """The timeline of a mode's report follows the calls, not the rows."""
-    net = torch.nn.Sequential(
-        *(torch.nn.Upsample(scale_factor=2, mode="bilinear") for _ in range(2))
-    )
-    with DeterministicMode(simulate="cuda") as mode:
-        for _ in range(2):
-            net(torch.ones(1, 1, 2, 2, requires_grad=True)).sum().backward()
-            torch.zeros(3).index_add_(0, torch.tensor([0, 0]), torch.ones(2))
-    timeline = mode.report().page().timeline
-    assert timeline.calls == sum(row.count for row in mode.records) == 6
-    lanes = {lane.name: [place for place, _ in lane.columns] for lane in timeline.lanes}
-    assert lanes == {"Sequential.1": [0, 3], "Sequential.0": [1, 4], NO_MODULE: [2, 5]}
 
 
 def test_what_needs_attention_comes_first(reports: dict[str, Shown]) -> None:
@@ -174,109 +70,6 @@ def test_reason_and_remedy_are_in_every_form() -> None:
         assert "sort the indices" in text
 
 
-def test_sarif_has_a_result_a_row(reports: dict[str, Shown]) -> None:
-    """Each row is a result at its line, its level that of the action, its rule the overload."""
-    sarif = json.loads(reports["mode"].to_sarif())
-    assert sarif["version"] == "2.1.0"
-    (run,) = sarif["runs"]
-    levels = {result["ruleId"]: result["level"] for result in run["results"]}
-    assert levels == {
-        "aten::error.default": "error",
-        "aten::warn.default": "warning",
-        "aten::allow.default": "warning",
-        "aten::substitute.default": "note",
-        "aten::native.default": "note",
-    }
-    for result in run["results"]:
-        assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
-        (location,) = result["locations"]
-        assert location["physicalLocation"] == {
-            "artifactLocation": {"uri": "train.py", "uriBaseId": "%SRCROOT%"},
-            "region": {"startLine": 7},
-        }
-        assert location["logicalLocations"] == [
-            {"fullyQualifiedName": "Net.body", "kind": "module"}
-        ]
-        assert result["message"]["text"].startswith(result["ruleId"])
-
-
-TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"minLength": 1}}}
-LEVEL = {"enum": ["none", "note", "warning", "error"]}
-
-
-def closed(required: str, **properties: object) -> dict[str, object]:
-    """An object of SARIF's with these properties, of which some are required, and no others."""
-    fields = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {**fields, "required": required.split()}
-
-
-def array_of(item: object) -> dict[str, object]:
-    return {"type": "array", "uniqueItems": True, "items": item}
-
-
-LOCATION = closed(
-    "",
-    physicalLocation=closed(
-        "artifactLocation",
-        artifactLocation=closed("uri", uri={"format": "uri-reference"}, uriBaseId={}),
-        region=closed("startLine", startLine={"type": "integer", "minimum": 1}),
-    ),
-    logicalLocations=array_of(closed("", fullyQualifiedName={"type": "string"}, kind={})),
-)
-RULE = closed(
-    "id shortDescription fullDescription help defaultConfiguration",
-    id={"type": "string"},
-    **{name: TEXT for name in ("shortDescription", "fullDescription", "help")},
-    helpUri={"format": "uri"},
-    defaultConfiguration=closed("level", level=LEVEL),
-)
-RESULT = closed(
-    "ruleId message locations",
-    ruleId={"type": "string"},
-    ruleIndex={"type": "integer", "minimum": 0},
-    level=LEVEL,
-    message=TEXT,
-    locations=array_of(LOCATION),
-    relatedLocations=array_of(LOCATION),
-    properties={"type": "object"},
-)
-DRIVER = closed("name rules", name={}, version={"type": "string"}, rules=array_of(RULE))
-RUN = closed("tool results", tool=closed("driver", driver=DRIVER), results={"items": RESULT})
-SARIF = closed("version runs", **{"$schema": {}}, version={"const": "2.1.0"}, runs=array_of(RUN))
-"""The requirements of SARIF 2.1.0's schema and of GitHub on the properties that detmode writes."""
-
-
-@pytest.mark.parametrize("name", ["mode", "probe", "diff", "empty", "nothing varied"])
-def test_sarif_is_what_the_standard_and_github_require(
-    reports: dict[str, Shown], name: str
-) -> None:
-    """Each rule has its descriptions and help, and no property is unknown to the schema."""
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
-    jsonschema.validate(json.loads(reports[name].to_sarif()), SARIF)
-
-
-def test_sarif_says_why_and_what_to_do() -> None:
-    """A result's message has the reason and the remedy; its rule's help leads to the operator."""
-    whole = record("warn", because="its threads race", remedy="sort the indices")
-    (run,) = json.loads(Report([whole]).to_sarif())["runs"]
-    (result,), (rule,) = run["results"], run["tool"]["driver"]["rules"]
-    said = "Its threads race. Sort the indices."
-    assert result["message"]["text"].endswith(f"a warning is given. {said}")
-    assert rule["fullDescription"]["text"] == "Its threads race."
-    help_text = "Its threads race.\n\nSort the indices.\n\nRun detmode explain aten::warn.default."
-    assert rule["help"]["text"] == help_text
-    assert rule["helpUri"].startswith("https://docs.pytorch.org/")
-
-
-@pytest.mark.parametrize("alert", [None, "put_"])
-def test_pytorchs_message_is_named_where_there_is_one(alert: str | None) -> None:
-    """A call that detmode refuses in its own words is no call with PyTorch's message."""
-    report = Report([record("error", alert=alert)])
-    ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
-    assert "the call is refused" in result["message"]["text"]
-    assert ("with PyTorch's message" in result["message"]["text"]) is (alert is not None)
-
-
 def test_a_row_of_several_modules_is_found_by_each() -> None:
     """The text shows a pattern; SARIF and the page's filter know the modules, and calls in none."""
     report = Report([record("warn", module=None, modules={"Net.a.0": 1, "Net.a.1": 1}, count=3)])
@@ -289,23 +82,6 @@ def test_a_row_of_several_modules_is_found_by_each() -> None:
         a["data-modules"] for _, a in Checked(report.to_html()).seen if "data-modules" in a
     )
     assert json.loads(str(modules)) == ["Net.a.0", "Net.a.1", None]
-
-
-@pytest.mark.parametrize(
-    ("site", "uri"),
-    [
-        ("/elsewhere/a b.py:3", "file:///elsewhere/a%20b.py"),
-        (f"{Path.cwd()}/sub dir/x.py:1", "sub%20dir/x.py"),
-        ("<AddBackward0>", None),
-        ("<stdin>:1", None),
-    ],
-)
-def test_sarif_locations(site: str, uri: str | None) -> None:
-    """Only files have a physical location, with an URI that is one."""
-    report = Report([record("warn", site=site, module=None)])
-    ((result,),) = (run["results"] for run in json.loads(report.to_sarif())["runs"])
-    found = [each["physicalLocation"]["artifactLocation"]["uri"] for each in result["locations"]]
-    assert found == ([] if uri is None else [uri])
 
 
 class Checked(HTMLParser):
