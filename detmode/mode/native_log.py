@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from detmode.cuda import native
 from detmode.mode.row_counter import ModuleCalls, RowCounter
-from detmode.process.bounded import Bounded
+from detmode.process.bounded import keep_bounded
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
@@ -23,6 +23,7 @@ from detmode.table.call_site import Note
 ENTRIES = 1 << 15
 """The most entries that the player is taught for one mode; then it forgets everything."""
 _LOG = 1 << 13
+_MOST_NOTES = 8 * ENTRIES
 numbers: Iterator[int] = itertools.count(1)
 """Of entries and tables: no number is given twice."""
 
@@ -47,20 +48,20 @@ class LogEntry:
 
     def __post_init__(self) -> None:
         _entries[self.number] = self
-        _notes.keep(self.number, self.note)
+        keep_bounded(_notes, self.number, self.note, _MOST_NOTES)
 
 
 _entries: weakref.WeakValueDictionary[int, LogEntry] = weakref.WeakValueDictionary()
-_notes: Bounded[int, Note] = Bounded(8 * ENTRIES)
+_notes: dict[int, Note] = {}
 """Those of entries whose mode is gone, too: the backward of its calls may be yet to come."""
-_noted: Bounded[Note, LogEntry] = Bounded(ENTRIES)
+_noted: dict[Note, LogEntry] = {}
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
 def entry_of_note(note: Note) -> LogEntry:
     """Return the entry of a note without calls that are counted."""
-    return _noted.get(note) or _noted.keep(note, LogEntry(None, None, note))
+    return _noted.get(note) or keep_bounded(_noted, note, LogEntry(None, None, note), ENTRIES)
 
 
 def note_of(number: int) -> Note | None:

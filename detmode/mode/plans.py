@@ -33,7 +33,7 @@ from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
-from detmode.process.bounded import Bounded
+from detmode.process.bounded import keep_bounded
 from detmode.process.by_id import ById
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
@@ -99,7 +99,7 @@ class Plans:
         takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
         self._form_functions = FormFunctions(overload.func, takes_sparse)
         # A form of which one call was made has none yet.
-        self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
+        self._variants: dict[Any, tuple[_Variant, ...]] = {}
 
     def play(
         self,
@@ -128,7 +128,7 @@ class Plans:
             # A number stands for a tensor.
             return HAS_NO_PLAN
         if variants is None:
-            self._variants.keep(form, ())
+            keep_bounded(self._variants, form, (), _FORMS)
             return HAS_NO_PLAN
         # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or
         # PyTorch's flag is off.
@@ -166,7 +166,7 @@ class Plans:
         if problem := _problem_of(call.tensors):
             refuse(call, problem)
             if problem == _NEITHER:
-                self._variants.keep(form, (*variants, _WITHOUT_PLAN))
+                keep_bounded(self._variants, form, (*variants, _WITHOUT_PLAN), _FORMS)
             return run_validated(call)
         with recording_of(call) as recorder:
             result = run_validated(call)
@@ -174,7 +174,7 @@ class Plans:
         if recorder.problem is not None:
             refuse(call, recorder.problem)
         # Others may be reading the tuple.
-        self._variants.keep(form, (*variants, _variant(call, plan)))
+        keep_bounded(self._variants, form, (*variants, _variant(call, plan)), _FORMS)
         return result
 
     def forget(self) -> None:
@@ -182,7 +182,7 @@ class Plans:
         self._variants.clear()
 
 
-_plans: ById[Bounded[Any, Plans]] = ById()
+_plans: ById[dict[Any, Plans]] = ById()
 """For each table of rules, those of its overloads under the arguments of a mode."""
 
 
@@ -209,9 +209,9 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
         return None
     plans = _plans.get(id(table))
     if plans is None:
-        plans = _plans.keep(table, Bounded(_OVERLOADS))
+        plans = _plans.keep(table, {})
     key = overload.func, overload.override, *arguments
-    return plans.get(key) or plans.keep(key, Plans(overload))
+    return plans.get(key) or keep_bounded(plans, key, Plans(overload), _OVERLOADS)
 
 
 def is_launcher(function: Callable[..., Any]) -> bool:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.arguments import SCALARS, tensors_in
-from detmode.process.bounded import Bounded
+from detmode.process.bounded import keep_bounded
 from detmode.process.extent import extent_of
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
@@ -28,7 +28,8 @@ validations = Calls()
 _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
-_valid: Bounded[tuple[Any, ...], None] = Bounded(1 << 13)
+_valid: dict[tuple[Any, ...], None] = {}
+_MOST_VALID = 1 << 13
 _SPARSE = object()
 """Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
 TorchScript's, such as packed weights, no ``__eq__``."""
@@ -85,7 +86,7 @@ def validate(call: Handled) -> None:
             if "keyword argument" not in str(error):
                 raise
             return
-    _valid.keep(key, None)
+    keep_bounded(_valid, key, None, _MOST_VALID)
 
 
 def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:

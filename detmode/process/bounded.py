@@ -1,4 +1,4 @@
-"""Values that are kept up to a number of them."""
+"""Dicts of a bounded number of values."""
 
 from __future__ import annotations
 
@@ -8,24 +8,20 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Bounded(dict[K, V]):
-    """A dict that :meth:`keep` fills, and that drops its oldest quarter when it is full.
+def keep_bounded(values: dict[K, V], key: K, value: V, most: int) -> V:
+    """Set the value of a key, and return it; if the dict is full, its oldest quarter is dropped.
 
     All at once, as the oldest key of a dict is found the later the more are gone before it. Threads
-    may share it.
+    may share the dict.
 
     Args:
-        most: the number of its values at most; at least 4.
+        values: the dict.
+        key: of the value.
+        value: to set.
+        most: the number of values at most; at least 4.
     """
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self._most = most
-
-    def keep(self, key: K, value: V) -> V:
-        """Set the value of a key, and return it."""
-        if len(self) >= self._most:
-            for oldest in list(self)[: self._most // 4]:
-                self.pop(oldest, None)
-        self[key] = value
-        return value
+    if len(values) >= most:
+        for oldest in list(values)[: most // 4]:
+            values.pop(oldest, None)
+    values[key] = value
+    return value

@@ -1493,7 +1493,7 @@ def test_a_mode_that_is_entered_after_many_others(replays, monkeypatch):
     first = made()
     use(first)
     gc.collect()
-    monkeypatch.setattr(native_log._notes, "_most", 8)  # of what may be forgotten
+    monkeypatch.setattr(native_log, "_MOST_NOTES", 8)  # of what may be forgotten
     before = len(native_log._entries), replays()
     for _ in range(20):
         use(made())
