@@ -351,10 +351,10 @@ UNSEEN = (
 PLANS = (
     *_seen_by(
         "test_plans.py",
-        ("forms.py", "FormFunctions._part", 'f"repr({value})"', "value"),
-        ("forms.py", "Matcher._differences", "source != target", "False"),
-        ("forms.py", "Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
-        ("forms.py", "Matcher._guard", "() is {is_enabled()}", "() is not None"),
+        ("forms.py", "_part", 'f"repr({value})"', "value"),
+        ("forms.py", "_Matcher._differences", "source != target", "False"),
+        ("forms.py", "_Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
+        ("forms.py", "_Matcher._guard", "() is {is_enabled()}", "() is not None"),
         ("plans.py", "recording_of", "call.signature.out_names or ", ""),
     ),
 )

@@ -108,7 +108,7 @@ class Level(Interception):
         level.counter = self.counter.of_another_thread()
         return level
 
-    def guest(self) -> acting:
+    def guest(self) -> Undo:
         """Return the block in which it acts in the current thread, which the level's has started.
 
         The settings are the process's, and chosen already.

@@ -14,6 +14,7 @@ from detmode.mode.dispatch_stack import acting
 from detmode.mode.higher_order import with_bodies
 from detmode.mode.levels import innermost
 from detmode.process.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
+from detmode.process.undo import Undo
 from detmode.reports.page import plural
 
 # pytest and IPython leave out frames of this module: the line of the program is what matters.
@@ -42,7 +43,7 @@ class Witness(CompiledInside):
         self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
-    def in_this_thread(self) -> acting:
+    def in_this_thread(self) -> Undo:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
         return acting(self)
 

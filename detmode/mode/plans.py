@@ -28,7 +28,7 @@ from detmode.cuda.memory import COMPONENTS, components, range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import player
 from detmode.cuda.recording import recording
-from detmode.mode.forms import GUARDS, FormFunctions, Matcher
+from detmode.mode.forms import GUARDS, FormFunction, form_function, matcher
 from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
@@ -96,8 +96,9 @@ class Plans:
     """
 
     def __init__(self, overload: OverloadInfo) -> None:
-        takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
-        self._form_functions = FormFunctions(overload.func, takes_sparse)
+        self._takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
+        # By the number of positional arguments.
+        self._form_functions: dict[int, FormFunction] = {}
         # A form of which one call was made has none yet.
         self._variants: dict[Any, tuple[_Variant, ...]] = {}
 
@@ -124,6 +125,10 @@ class Plans:
         try:
             form = self._form_functions[len(args)](args, kwargs)
             variants = self._variants.get(form)
+        except KeyError:
+            number = len(args)
+            self._form_functions[number] = form_function(overload.func, number, self._takes_sparse)
+            return self.play(memory, counter, overload, args, kwargs)
         except (AttributeError, TypeError):
             # A number stands for a tensor.
             return HAS_NO_PLAN
@@ -285,6 +290,6 @@ def _variant(call: Handled, plan: Plan | None) -> _Variant:
     """Return the variant of a call, whose plan is given."""
     gradients = any(tensor.requires_grad for tensor in call.tensors)
     if plan is None:
-        return _Variant(Matcher(call, ()).function(), None, gradients)
+        return _Variant(matcher(call, ()), None, gradients)
     play = player(plan, call.tensors[0].get_device())
-    return _Variant(Matcher(call, plan.writes).function(), play, gradients)
+    return _Variant(matcher(call, plan.writes), play, gradients)

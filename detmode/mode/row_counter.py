@@ -62,7 +62,7 @@ class ModuleCalls:
         self.count = 0
 
 
-class Course:
+class _Course:
     """The order of a run's calls, in memory that does not grow with their number.
 
     The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
@@ -136,7 +136,7 @@ class RowCounter:
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         # By the row's line, and the module.
         self._calls: dict[tuple[str, str, str, str | None], ModuleCalls] = {}
-        self._course = Course()
+        self._course = _Course()
 
     def of_another_thread(self) -> RowCounter:
         """Return a counter of the same rows for a thread that works beside the mode's own."""

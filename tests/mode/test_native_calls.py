@@ -1460,8 +1460,7 @@ def test_code_and_modules_come_and_go(replays, monkeypatch):
     assert by_player == in_python
     assert len(by_player) == 40
     gc.collect()
-    known = native_frames._learned._references
-    assert not known.keys() & {address for pair in addresses for address in pair}
+    assert not native_frames._known & {address for pair in addresses for address in pair}
 
 
 def test_ever_new_shapes(replays, monkeypatch):

@@ -24,8 +24,10 @@ from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.cuda.memory import components
 from detmode.mode import base_mode, plans
+from detmode.mode.forms import form_function
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
+from detmode.process.by_id import ById
 from detmode.sites.observers import Observer
 from detmode.table.condition import Condition
 from detmode.table.conditions import on, requires_grad
@@ -226,13 +228,13 @@ def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up, recorded = [], []
     run = plans.Plans.run
 
-    def function_for(functions: plans.FormFunctions, number: int) -> Callable[..., object]:
-        looked_up.append(number)
-        return dict.__getitem__(functions, number)
+    def counted(*about: Any) -> Callable[..., object]:
+        form_of = form_function(*about)
+        return lambda *call: looked_up.append(1) or form_of(*call)
 
-    monkeypatch.setattr(plans.FormFunctions, "__getitem__", function_for)
+    monkeypatch.setattr(plans, "form_function", counted)
     monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
-    plans.forget()
+    monkeypatch.setattr(plans, "_plans", ById())
     x, index, source = example()
     with simulated() as mode:
         for size in range(5, 15):

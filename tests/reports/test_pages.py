@@ -13,7 +13,7 @@ import torch
 import detmode
 from detmode import DeterministicMode, Report, ReportRow
 from detmode.cli.output import show, write_files
-from detmode.mode.row_counter import RECENT, Course, ModuleCalls
+from detmode.mode.row_counter import RECENT, ModuleCalls, _Course
 from detmode.reports.page import shortened
 from detmode.reports.shown import Shown
 from detmode.reports.timeline import NO_MODULE, TimelineBuilder, timeline_of
@@ -85,7 +85,7 @@ def test_a_few_calls_among_many_are_seen() -> None:
 
 def test_course_of_a_long_run_is_small() -> None:
     """However many calls a run makes, none is lost, and their order stays to a 1000th of it."""
-    course = Course()
+    course = _Course()
     quarters = [
         [ModuleCalls(record("native"), f"Net.{module}") for module in range(3)] for _ in range(4)
     ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
 
+from detmode.bits.effects import effects_of
 from detmode.mode.audit.audit_report import AuditReport, Cost
 from detmode.mode.audit.blind_spots import find_unseen
-from detmode.mode.audit.traffic import Floor
+from detmode.mode.audit.traffic import bytes_moved
 from detmode.mode.base_mode import facts_of
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
@@ -121,7 +121,7 @@ class _AuditLevel(Level):
     ) -> Any:
         """Count a call that has given ``result``, and return that."""
         tally = self.tally
-        cost = tally.acted or Cost.of(self.mode.floor(overload.func).bytes(args, kwargs, result), 0)
+        cost = tally.acted or Cost.of(bytes_moved(overload.func, args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
@@ -136,13 +136,12 @@ class _AuditLevel(Level):
         held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
         with deterministic_flag(False):
             result = call.run()
-        floor = self.mode.floor(call.func)
-        if floor.allocates and action in ("native", "substitute"):
+        if effects_of(call.func).allocates and action in ("native", "substitute"):
             filled = _held(result) - held
             self.tally.fill_bytes += filled
             cost = Cost.of(0, filled)
         else:
-            moved = floor.bytes(call.args, call.kwargs, result)
+            moved = bytes_moved(call.func, call.args, call.kwargs, result)
             cost = Cost.of(moved, _extra(call.row, action, moved))
         cost_of_row.add(cost)
         self.tally.acted = cost
@@ -175,7 +174,6 @@ class Audit(DeterministicMode):
 
     def _begin(self) -> None:
         super()._begin()
-        self.floor = cache(Floor)
         # Of the threads that enter the audit; those that they start have others.
         self.tally = _Tally()
         self.tallies = [self.tally]
