@@ -19,16 +19,16 @@ from detmode.cuda import native
 from detmode.environment.known import Choice
 from detmode.mode import detours, listed, messages
 from detmode.mode.acting_mode import acting_mode
+from detmode.mode.alerts import DeterminismWarning as DeterminismWarning
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
-from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level
 from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
-from detmode.mode.other_threads import Witness
+from detmode.mode.other_threads import Witness, guest_of, receive_all
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.callbacks import callbacks_at_once
@@ -237,9 +237,8 @@ class DeterministicMode(BaseMode):
             return
         if self.intercept == "listed":
             self.say_once("intercept", listed.UNAVAILABLE)
-        level.receive_all(
-            level.guest if self.acts_in_threads else self._witness.in_this_thread, undo
-        )
+        acts = functools.partial(guest_of, level)
+        receive_all(level, acts if self.acts_in_threads else self._witness.in_this_thread, undo)
 
     def _level(self) -> Level:
         """Return a new level, for one entering in this thread."""

@@ -28,9 +28,9 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
+from detmode.mode.alerts import warn_at
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.handled import Located
-from detmode.mode.interception import warn_at
 from detmode.mode.levels import Level, innermost
 from detmode.mode.listed_operators import (
     DECIDE,

@@ -25,7 +25,7 @@ from detmode import DeterministicMode, RecheckError, allow
 from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.dispatch_stack import acting
-from detmode.mode.interception import Interception
+from detmode.mode.levels import Level
 from detmode.mode.recheck import WINDOW
 from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report
@@ -471,7 +471,7 @@ def test_nothing_is_added_without() -> None:
     """PyTorch calls the method that counts calls of the level of a mode with recheck alone."""
     with DeterministicMode(), DeterministicMode(recheck=0.1):
         plain, rechecked = _get_current_dispatch_mode_stack()
-    assert type(plain).__torch_dispatch__ is Interception.__torch_dispatch__
+    assert type(plain).__torch_dispatch__ is Level.__torch_dispatch__
     assert type(rechecked).__torch_dispatch__ is RecheckedLevel.__torch_dispatch__
     assert not any("__torch_dispatch__" in vars(level) for level in (plain, rechecked))
 
