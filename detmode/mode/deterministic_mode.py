@@ -253,7 +253,7 @@ class DeterministicMode(BaseMode):
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
             self.rechecked = Recheck(self._recheck, self.logger)
-        return rechecked(self, self.rechecked.sample, self.rechecked.receive)
+        return rechecked(self, self.rechecked)
 
     @untraced
     def _exit(

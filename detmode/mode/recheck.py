@@ -33,7 +33,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.messages import with_place
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import Run, SampledCalls
+from detmode.mode.sampled_calls import Run, gap_after
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.rank import rank_and_size
@@ -174,11 +174,13 @@ class Recheck:
         logger: gets a line for each call that is not made twice.
 
     Attributes:
-        sample: the sampled calls; it counts all that levels receive.
+        left: the calls until the next sampled one, which levels count.
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self.sample = SampledCalls(rate)
+        self._rate = rate
+        # The number of the next sampled call.
+        self._next = self.left = gap_after(0, rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
@@ -190,8 +192,8 @@ class Recheck:
     def head(self) -> dict[str, float]:
         """Return what a report says of the calls made twice."""
         return {
-            "rate": self.sample.rate,
-            "calls": self.sample.calls,
+            "rate": self._rate,
+            "calls": self._next - self.left,
             "sampled": self._sampled,
             "made_twice": self._made_twice,
             "differing": self._differing,
@@ -227,7 +229,7 @@ class Recheck:
         # In a forked process the mode is inherited.
         if repetition.actions is not None or os.getpid() != self._process:
             return run(args, kwargs)
-        number = self.sample.take()
+        number = self.sample()
         self._sampled += 1
         if not isinstance(func, torch._ops.OpOverload):
             return run(args, kwargs)
@@ -253,6 +255,16 @@ class Recheck:
         if self._in_window >= WINDOW:
             self.compare()
         return result
+
+    def sample(self) -> int:
+        """Return the number of the call that is sampled now, and draw that of the next one.
+
+        Several threads may make calls; their order is then the order of the numbers.
+        """
+        number = self._next - self.left
+        gap = gap_after(number, self._rate)
+        self._next, self.left = number + gap, gap
+        return number
 
     def _facts_of(
         self, level: Level, func: torch._ops.OpOverload
