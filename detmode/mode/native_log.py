@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import itertools
 import operator
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from detmode.cuda import native
+from detmode.cuda.native import host_steps
 from detmode.mode.row_counter import ModuleCalls, RowCounter
 from detmode.process.bounded import keep_bounded
+from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
@@ -87,7 +90,7 @@ def _count(player: native.Player) -> None:
 _counter_of = operator.attrgetter("counter")
 
 
-class NativeMemory:
+class _NativeMemory:
     """The player, as a thread's memory of forward calls knows it."""
 
     def __init__(self, player: native.Player) -> None:
@@ -113,3 +116,21 @@ class NativeMemory:
     def count_calls(self) -> None:
         """Count the calls that the player has made since."""
         _lock.run(_count, self.player)
+
+
+def attach(player: native.Player) -> None:
+    """Connect the player with this process, once."""
+    if process.native_memory is not None:
+        return
+    process.native_memory = _NativeMemory(player)
+    if process.had_regions:
+        player.dm_marks(1, 0)  # so that it does not take their forwards for what is not allowed
+    process.native_memory.follow_marks()
+    player.dm_host_step(host_steps.make)
+    player.dm_register_for_modes()
+    numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
+    player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
+    outside_python.here = player.dm_native_here
+    outside_python.elsewhere = player.dm_native_elsewhere
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)
