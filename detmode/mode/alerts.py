@@ -14,7 +14,6 @@ from detmode.mode.row_counter import remedy_for
 from detmode.process.setting import is_flag_on
 from detmode.table.call_site import Site
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _FILES = 1 << 10

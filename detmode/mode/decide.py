@@ -90,11 +90,7 @@ def decide(
 
 
 def launcher_missing(launches_on: str) -> str | None:
-    """Return why no substitute can be launched, with the remedy; ``None`` if one can.
-
-    Args:
-        launches_on: the type of device of the call's tensors.
-    """
+    """Return why no substitute can be launched, with the remedy; ``None`` if one can."""
     if _get_mode(_PROXY) is not None:
         return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
     return cuda.unavailable(launches_on)

@@ -241,7 +241,6 @@ class DeterministicMode(BaseMode):
         receive_all(level, acts if self.acts_in_threads else self._witness.in_this_thread, undo)
 
     def _level(self) -> Level:
-        """Return a new level, for one entering in this thread."""
         plain, rechecked = self._levels
         if not self._recheck:
             if plain is Level and native.is_wanted():

@@ -26,7 +26,6 @@ from detmode.process.torch_settings import deterministic_flag
 from detmode.sites.forward_memory import ForwardMemory
 from detmode.sites.observers import observer
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _count_modes = torch._C._len_torch_dispatch_stack
@@ -107,14 +106,7 @@ def decompose(
 def run_foreign(
     call: Handled, receiver: TorchDispatchMode, mode: BaseMode, memory: ForwardMemory
 ) -> Any:
-    """Make a call of another library's operator.
-
-    Args:
-        call: of an operator that no rule lists.
-        receiver: receives what its kernel calls.
-        mode: the one that acts.
-        memory: of the thread's forward calls.
-    """
+    """Make a call of another library's operator; ``receiver`` receives what its kernel calls."""
     if memory.had_regions and memory.allows(call):
         with deterministic_flag(False):
             return call.run()

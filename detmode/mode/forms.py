@@ -142,7 +142,6 @@ class _Matcher:
         return cast("Callable[..., Any]", namespace["make"](*self._constants))
 
     def _guard(self) -> None:
-        """Note the conditions that PyTorch's own functions check."""
         tensors = list(self._tensors.values())
         # First: what is no tensor has no layout.
         self._conditions.insert(0, self._guarded(self._tensors))

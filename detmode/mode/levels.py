@@ -52,7 +52,6 @@ from detmode.sites.observers import observer
 from detmode.sites.sharding import is_propagation
 from detmode.table.twins import SITE
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _UNSEEN: Any = object()
@@ -310,12 +309,7 @@ class Level(CompiledInside):
         """Note the kernels that stand at places, before detmode's are registered there."""
 
     def register_above(self, places: Iterable[Place], undo: list[Callable[[], object]]) -> None:
-        """Put kernels above those of listed operators.
-
-        Args:
-            places: of the operators.
-            undo: gets what takes each away, before it is there.
-        """
+        """Put kernels above those at places; before, add to ``undo`` what takes each away."""
 
     def decide_everywhere(self, decides: bool) -> None:
         """Note whether its mode decides in all threads, as the last one that lists and is open."""
@@ -324,11 +318,7 @@ class Level(CompiledInside):
         """Note that the block, which lists, has ended."""
 
     def elsewhere(self, memory: ForwardMemory) -> Level:
-        """Return the level as it acts in a thread that has not entered the mode.
-
-        Args:
-            memory: of that thread.
-        """
+        """Return the level as it acts in a thread that has not entered it, of this memory."""
         level = copy.copy(self)
         level.owner, level.memory = self, memory
         level.counter = self.counter.of_another_thread()

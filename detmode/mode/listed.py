@@ -61,7 +61,6 @@ from detmode.table import twins
 from detmode.table.call_site import Site
 from detmode.table.rule_table import resolve
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 AVAILABLE = hasattr(torch.library, "get_kernel")
@@ -116,12 +115,12 @@ class _Batch:
         """Register a kernel at each place, for the level that needs them first."""
         level.register_below(places)
         for place, kernel in _kernels_for(places):
-            namespace = place.namespace
+            namespace, _, name = place.func.name().partition("::")
             if namespace not in self.libraries:
                 self.libraries[namespace] = torch._C._dispatch_library(
                     "IMPL", namespace, "", __file__, 0
                 )
-            self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
+            self.libraries[namespace].impl(name, place.key, kernel, place.is_above)
         self.places = {place.label: place for place in places}
         level.register_above(places, self.undo)
         self.is_complete = True
@@ -261,7 +260,7 @@ def _kernels_for(places: Places) -> Iterator[tuple[Place, _Kernel]]:
 def _in_python(places: Places) -> dict[str, Place]:
     """Return the entries that PyTorch would have of kernels in Python that reach a place."""
     return {
-        f"{place.namespace}/{place.name}/{key}": place
+        f"{place.func.name().replace('::', '/', 1)}/{key}": place
         for place in places
         for key in (place.key, *_ALIASES)
     }
@@ -330,7 +329,6 @@ def _noting(place: Place) -> _Kernel:
 
 
 def _note(func: torch._ops.OpOverload, number: int) -> None:
-    """Note a call for the backward of its node, which has the number."""
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
@@ -346,7 +344,6 @@ def _is_traced() -> bool:
 
 
 def _with_run(overload: OverloadInfo, run: Callable[..., Any]) -> OverloadInfo:
-    """Return the facts with ``run``, which makes calls without the registered kernel."""
     overload = copy.copy(overload)
     overload.run = run
     return overload
@@ -376,7 +373,6 @@ def _guest_of(level: Level) -> Level:
 
 
 def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hand a call of compiled code to the mode that acts."""
     level = acting()
     overload = level.mode.overload_info(twin) if level is not None else None
     if level is None or overload is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -56,25 +56,16 @@ class Place:
         func: the overload.
         key: the dispatch key, by name.
         task: of the kernel, for each call.
-
-    Attributes:
-        namespace: of the overload.
-        name: of the overload, within the namespace.
-        label: a text that no two places share.
     """
 
     func: torch._ops.OpOverload
     key: str
     task: str
 
-    def __post_init__(self) -> None:
-        namespace, _, name = self.func.name().partition("::")
-        label = f"{namespace}/{name}/{self.key}: {self.task}"
-        vars(self).update(namespace=namespace, name=name, label=label)
-
-    namespace: str = field(init=False)
-    name: str = field(init=False)
-    label: str = field(init=False)
+    @functools.cached_property
+    def label(self) -> str:
+        """A text that no two places share."""
+        return f"{self.func.name()}/{self.key}: {self.task}"
 
     @property
     def decides(self) -> bool:
@@ -230,7 +221,6 @@ def _can_have_kernel(name: str, key: str) -> bool:
 
 
 def _is_generated_out(func: torch._ops.OpOverload) -> bool:
-    """Return whether PyTorch has generated an overload that copies a result to an out argument."""
     return torch.Tag.generated in func.tags and variant_of(func) == "out"
 
 

@@ -32,7 +32,6 @@ from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled, Located
 from detmode.mode.levels import Level
 from detmode.mode.listed_operators import Place
-from detmode.mode.native_frames import learn_frames
 from detmode.mode.native_log import (
     ENTRIES,
     LogEntry,
@@ -43,9 +42,10 @@ from detmode.mode.native_log import (
     numbers,
 )
 from detmode.mode.native_ops import (
+    facts_of,
     funcs,
-    has_all_in_key,
     is_played,
+    learn_frames,
     op_for_modes,
     ops_at,
     share_of,
@@ -57,7 +57,6 @@ from detmode.process.dispatch import untrace_dispatch
 from detmode.table.call_site import Note
 from detmode.table.rule import Substitute
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _NATIVE, _NEVER, _PASSED, _STRICT = [-1], [-2], [-3], [-4]
@@ -101,12 +100,7 @@ class _Table:
 
 
 class _Taught:
-    """The knowledge of the player for one mode.
-
-    Args:
-        player: the library.
-        mode: the mode, which it does not keep alive.
-    """
+    """The knowledge of the player for one mode, which it does not keep alive."""
 
     def __init__(self, player: native.Player, mode: BaseMode) -> None:
         self._player = player
@@ -170,7 +164,7 @@ class _Taught:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
         wanted = self._wanted_of(func, self._table)
         # The kernel may be there for a block with another table.
-        return wanted if wanted and has_all_in_key(self._rules, func) else 0
+        return wanted if wanted and facts_of(self._rules, func)[0] else 0
 
     def _wanted_of(self, func: torch._ops.OpOverload, table: _Table) -> int:
         pending: int = self._player.dm_pending(table.number)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from detmode.cuda import native
 from detmode.cuda.native import host_steps
 from detmode.mode.row_counter import ModuleCalls, RowCounter
-from detmode.process.bounded import keep_bounded
+from detmode.process.memo import keep_bounded
 from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
@@ -98,23 +98,19 @@ class _NativeMemory:
         self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
-        """Take over the note of a call that was made in Python; false if another made the node."""
         return bool(self.player.dm_note(number, entry_of_note(note).number))
 
     def noted(self) -> list[Note]:
-        """Return the note of the forward call whose backward runs here, if there is one."""
         note = note_of(self.player.dm_noted())
         return [] if note is None else [note]
 
     def follow_marks(self) -> None:
-        """Let Python make all calls while an allow region is open, or a thread repeats calls."""
         _lock.run(self._follow_marks)
 
     def _follow_marks(self) -> None:
         self.player.dm_marks(len(process.regions), len(process.repetitions))
 
     def count_calls(self) -> None:
-        """Count the calls that the player has made since."""
         _lock.run(_count, self.player)
 
 

@@ -119,12 +119,7 @@ def check_overrides(overrides: Overrides[K] | None, table: RuleTable) -> dict[st
 
 
 def operator_names(where: str, operators: Iterable[Operator]) -> tuple[str, ...]:
-    """Return operators by name; raise TypeError or ValueError for one that there is not.
-
-    Args:
-        where: the function that takes them, for the message.
-        operators: names or globs, or objects of ``torch.ops``.
-    """
+    """Return operators by name; raise TypeError or ValueError for one that there is not."""
     named = tuple(name for operator in operators for name in _dispatched(where, operator))
     for name in named:
         check_operator(where, name)

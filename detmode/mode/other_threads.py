@@ -20,7 +20,6 @@ from detmode.process.undo import Undo
 from detmode.reports.page import plural
 from detmode.sites.forward_memory import forward_memory
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _NAMED = 3
@@ -31,13 +30,7 @@ Name = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]], str | 
 
 
 def receive_all(level: Level, follower: Follower, undo: Undo) -> None:
-    """Have PyTorch pass each call of the current thread to a level until ``undo`` runs.
-
-    Args:
-        level: of the thread.
-        follower: makes the block of threads that this one starts.
-        undo: of the block.
-    """
+    """Have PyTorch pass each call of the current thread to a level until ``undo`` runs."""
     undo.note(functools.partial(_dismiss_guests, level))
     follow_threads(follower, undo)
     off = functools.partial(take_off, level, [])

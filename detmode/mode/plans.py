@@ -33,8 +33,7 @@ from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
-from detmode.process.bounded import keep_bounded
-from detmode.process.by_id import ById
+from detmode.process.memo import ById, keep_bounded
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
@@ -43,7 +42,6 @@ from detmode.table.call_site import CallSite
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 NOT_PLAYED: Any = object()
@@ -89,11 +87,7 @@ _WITHOUT_PLAN = _Variant(lambda args, kwargs: (None,), None, False)
 
 
 class Plans:
-    """The plans for the calls of one overload, under the same rules and arguments of a mode.
-
-    Args:
-        overload: the facts.
-    """
+    """The plans for the calls of one overload, under the same rules and arguments of a mode."""
 
     def __init__(self, overload: OverloadInfo) -> None:
         self._takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
@@ -111,13 +105,6 @@ class Plans:
         kwargs: dict[str, Any],
     ) -> Any:
         """Make and count a call, if there is a plan for it and nothing else looks at it.
-
-        Args:
-            memory: of the thread.
-            counter: of the mode.
-            overload: that is called.
-            args: of the call.
-            kwargs: of the call.
 
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
@@ -195,11 +182,6 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
     """Return the plans of an overload; ``None`` if it is never planned.
 
     They live as long as the table, of which a program may make a mode for each step.
-
-    Args:
-        overload: the facts.
-        table: the rules of the mode.
-        arguments: those of the mode's on which its decisions depend.
     """
     actions = [row.rule.action for row in overload.rows]
     substitutes = [action for action in actions if isinstance(action, Substitute)]
@@ -287,7 +269,6 @@ def recording_of(call: Handled) -> AbstractContextManager[Any]:
 
 
 def _variant(call: Handled, plan: Plan | None) -> _Variant:
-    """Return the variant of a call, whose plan is given."""
     gradients = any(tensor.requires_grad for tensor in call.tensors)
     if plan is None:
         return _Variant(matcher(call, ()), None, gradients)

@@ -43,7 +43,6 @@ from detmode.sites.observers import repeated, repetition
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 WINDOW = 32
@@ -315,7 +314,6 @@ class Recheck:
         self._in_window += 1
 
     def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
-        """Digest the two results of one name; a missing one counts as empty."""
         once, again = (torch.empty(0, device="cpu") if side is None else side for side in sides)
         if self._digests is None:
             self._digests = Digests()

@@ -16,6 +16,7 @@ import torch
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
 from detmode.process.interface import Interface
+from detmode.process.log import FIELDS
 from detmode.process.setting import is_flag_on
 from detmode.process.undo import Lock
 from detmode.reports.report import Report
@@ -145,11 +146,7 @@ class RowCounter:
         return counter
 
     def report(self, head: Mapping[str, Any]) -> Report:
-        """Return a copy of the rows so far, in the order of their first calls.
-
-        Args:
-            head: of the report.
-        """
+        """Return a copy of the rows so far, in the order of their first calls."""
         # The rows last: other threads may begin new ones meanwhile.
         course, all_calls = self._course.parts(), list(self._calls.values())
         rows = list(self._rows.values())
@@ -192,11 +189,6 @@ class RowCounter:
     def count_known(self, name: str, action: str, place: CallSite) -> bool:
         """Count a call in a row that has begun, and whose calls are logged no more.
 
-        Args:
-            name: of the overload, as reports show it.
-            action: on the call.
-            place: of the call.
-
         Returns:
             False if there is no such row; the call is not counted then.
         """
@@ -207,7 +199,6 @@ class RowCounter:
         return True
 
     def _add(self, calls: ModuleCalls) -> None:
-        """Add a call to those that it is one of."""
         if self._thread is not None:
             self.other_threads.add(self._thread)
         # Autograd's threads count at the same time. Each of these statements calls nothing between
@@ -271,17 +262,9 @@ class RowCounter:
             return
         assert call.site is not None
         shapes = [_describe(tensor) for tensor in call.tensors]
-        fields = {
-            "call": len(self._course),
-            "overload": record.overload,
-            "action": record.action,
-            "family": record.family,
-            "guarantee": record.guarantee,
-            "site": record.site,
-            "nn_module": call.site.module,
-            "shapes": shapes,
-            "reason": decision.why,
-        }
+        about = record.overload, record.action, record.family, record.guarantee, record.site
+        values = len(self._course), *about, call.site.module, shapes, decision.why
+        fields = dict(zip(FIELDS, values))
         self._logger.debug(
             "%(call)d %(overload)s %(action)s [%(family)s] %(shapes)s at %(site)s: %(reason)s",
             {**fields, "shapes": ", ".join(shapes)},
@@ -290,19 +273,12 @@ class RowCounter:
 
 
 def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
-    """Return a copy of a row with the numbers of its calls."""
     modules = {calls.module: calls.count for calls in parts if calls.module is not None}
     return replace(row, count=sum(calls.count for calls in parts), modules=modules)
 
 
 def remedy_for(call: Handled, decision: Decision, interface: Interface) -> str | None:
-    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed.
-
-    Args:
-        call: the call.
-        decision: on the call.
-        interface: through which the mode was started.
-    """
+    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
     rule = call.rule
     overridden = decision.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)

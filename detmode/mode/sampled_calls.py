@@ -22,7 +22,6 @@ from detmode.process.dispatch import trace_paused, untrace_dispatch, with_tensor
 from detmode.process.rank import rank_and_size
 from detmode.table.twins import SITE
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _MOST = 2.0**62
@@ -73,10 +72,6 @@ class RecheckedLevel(Level):
 
     It receives all calls from the dispatcher, or, if it lists, those of listed operators from their
     kernels, which intercept them.
-
-    Args:
-        mode: as of any level.
-        recheck: makes the sampled calls.
     """
 
     def __init__(self, mode: BaseMode, recheck: _Recheck) -> None:

@@ -13,13 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.arguments import SCALARS, tensors_in
-from detmode.process.bounded import keep_bounded
 from detmode.process.extent import extent_of
+from detmode.process.memo import keep_bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
 from detmode.table.rule import Substitute
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 validations = Calls()
@@ -229,12 +228,7 @@ def _host_kernels() -> dict[str, Callable[..., Any]]:
 
 
 def on_host(overload: OverloadInfo, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes calls on the CPU as on CUDA: for some operators ATen lacks a CPU kernel.
-
-    Args:
-        overload: the operator.
-        run: makes a call by ATen.
-    """
+    """Return what makes calls on the CPU as on CUDA: for some operators ATen lacks a CPU kernel."""
     function = _host_kernels().get(overload.func._schema.name)
     if function is None:
         return run
@@ -262,7 +256,6 @@ def _check_written(target: torch.Tensor) -> None:
 
 
 def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether two elements of a nonempty tensor have the same address."""
     reach = 0
     for stride, size in sorted(zip(strides, shape)):
         if size > 1 and stride <= reach:

@@ -300,11 +300,7 @@ class _Progress:
 
 
 class _Own(threading.local):
-    """The progress of a thread.
-
-    Args:
-        threads: the progress of all threads; it is put there.
-    """
+    """The progress of a thread."""
 
     def __init__(self, threads: weakref.WeakValueDictionary[int, _Progress]) -> None:
         self.progress = _Progress()

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from detmode.process.bounded import keep_bounded
+from detmode.process.memo import keep_bounded
 from detmode.process.undo import Undo
 from detmode.sites.autograd_nodes import (
     COPY_SLICES,
@@ -28,11 +28,11 @@ from detmode.sites.autograd_nodes import (
     nodes_around,
     values_of,
 )
-from detmode.sites.cells import place_in
 from detmode.sites.graph_nodes import place_of
 from detmode.sites.lines import backward_site, nearest, nearest_place, own_line, site_of
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.native_memory import process
+from detmode.sites.source_lines import place_in
 from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Note, Site
 from detmode.table.names import matches
@@ -195,12 +195,7 @@ class ForwardMemory:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
-        allowed where that backward comes from.
-
-        Args:
-            call: the forward call.
-            paths: those of the modules.
-            number: of the node; by default, of the newest one.
+        allowed where that backward comes from. Without ``number`` it is the newest node.
         """
         if number is None:
             number = _get_sequence_nr() - 1
@@ -371,9 +366,6 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
     """Return the place of a call outside backward and compiled graphs; ``None`` for others.
 
     It is that of :meth:`ForwardMemory.find_site`, sooner, for a call at a site that is known.
-
-    Args:
-        paths: those of the modules.
     """
     if _current_node() is not None:
         return None

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from detmode.sites.cells import place_in
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.source_lines import place_in
 from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 from detmode.table.names import overload_name
@@ -102,11 +102,7 @@ def has_line(node: torch.fx.Node) -> bool:
 
 
 def text_of(node: torch.fx.Node) -> str:
-    """Return the line, the program's own line, the module and the overload of a node, as one text.
-
-    Args:
-        node: of a graph that PyTorch's compiler makes.
-    """
+    """Return the line, the program's own line, the module and the overload of a node, as text."""
     site = outer = ""
     for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
         if not site and is_users(file):
@@ -159,12 +155,7 @@ def _name(node: torch.fx.Node) -> str:
 
 @lru_cache(_SITES)
 def site_from(text: str, caller: CallSite | None) -> tuple[CallSite, str | None, str]:
-    """Return what :func:`text_of` wrote down: place, the program's own line, and overload.
-
-    Args:
-        text: of a node.
-        caller: the place where the graph is called, if it is known.
-    """
+    """Return what :func:`text_of` wrote down: place, the program's own line, and overload."""
     line, outer, module, overload = text.split("|")
     if module.startswith("."):
         module = f"{(caller and caller.module) or ''}{module}".strip(".")

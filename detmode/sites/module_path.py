@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch.nn import Module
 
-from detmode.process.by_id import ById
+from detmode.process.memo import ById
 
 _COMPILED = "_orig_mod"
 """The name under which ``torch.compile`` keeps a module in the one that takes its place."""

@@ -251,11 +251,7 @@ class Rule(Value):
         return not wanted or devices is None or any(device in devices for device in wanted)
 
     def alert_for(self, variant: str) -> str | None:
-        """Return the caller name in PyTorch's message, for a variant of the operator.
-
-        Args:
-            variant: as returned by :func:`detmode.table.variants.variant_of`.
-        """
+        """Return the caller name in PyTorch's message, for a variant of the operator."""
         if isinstance(self.alert, tuple):
             return self.alert[variant == "out"]
         return self.alert

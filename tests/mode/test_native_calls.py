@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from detmode import DeterminismWarning, DeterministicMode, Refuse, RuleTable, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames, native_log, overload_info
+from detmode.mode import native_calls, native_log, native_ops, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -1460,7 +1460,7 @@ def test_code_and_modules_come_and_go(replays, monkeypatch):
     assert by_player == in_python
     assert len(by_player) == 40
     gc.collect()
-    assert not native_frames._known & {address for pair in addresses for address in pair}
+    assert not native_ops._known & {address for pair in addresses for address in pair}
 
 
 def test_ever_new_shapes(replays, monkeypatch):

@@ -27,7 +27,7 @@ from detmode.mode import base_mode, plans
 from detmode.mode.forms import form_function
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
-from detmode.process.by_id import ById
+from detmode.process.memo import ById
 from detmode.sites.observers import Observer
 from detmode.table.condition import Condition
 from detmode.table.conditions import on, requires_grad

@@ -67,11 +67,7 @@ class _Tally:
 
 
 class _AuditLevel(Level):
-    """One entering of an audit, which counts what each call moves.
-
-    Args:
-        mode: the audit.
-    """
+    """One entering of an audit, which counts what each call moves."""
 
     mode: Audit
 
@@ -119,7 +115,6 @@ class _AuditLevel(Level):
         result: Any,
         module: str,
     ) -> Any:
-        """Count a call that has given ``result``, and return that."""
         tally = self.tally
         cost = tally.acted or Cost.of(bytes_moved(overload.func, args, kwargs, result), 0)
         tally.total.add(cost)

@@ -159,7 +159,6 @@ class AuditReport(Report):
         )
 
     def _estimate(self) -> tuple[str, ...]:
-        """Return the totals in words."""
         total = self.total
         share = total.extra_bytes / total.bytes if total.bytes else 0.0
         uncounted = (
@@ -254,11 +253,8 @@ class AuditReport(Report):
                 "not a report of an audit as written by AuditReport.to_json"
             ) from error
 
-    to_full_json, from_full_json = Report.to_json, from_json  # their first names
-
 
 def _size(count: int) -> str:
-    """Return a size such as ``"1.5 MB"``."""
     amount, units = float(count), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while amount >= 1000 and unit != "TB":

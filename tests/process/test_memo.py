@@ -1,6 +1,6 @@
 """Dicts of a bounded number of values."""
 
-from detmode.process.bounded import keep_bounded
+from detmode.process.memo import keep_bounded
 
 
 def test_the_oldest_quarter_makes_room():
