@@ -7,7 +7,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -183,7 +182,7 @@ class DeterministicMode(BaseMode):
     def _as_call(self, *left_out: str) -> str:
         defaults = inspect.signature(DeterministicMode).parameters
         values = {
-            **asdict(self.policy),
+            **self.policy._asdict(),
             "rules": self.table if self.table is not _default_rules() else None,
             "overrides": {**self.overrides, **self.module_overrides} or None,
             "intercept": self.intercept,

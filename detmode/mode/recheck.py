@@ -168,10 +168,6 @@ class _Sampled:
 class Recheck:
     """The calls of one mode that are made twice, and the differences found.
 
-    Args:
-        rate: the share of calls that are sampled, above 0 and at most 1.
-        logger: gets a line for each call that is not made twice.
-
     Attributes:
         left: the calls until the next sampled one, which levels count.
     """

@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import floordiv
 from typing import Any
 
@@ -46,21 +46,13 @@ _DEVICES = frozenset({"cuda", "mps"})
 _lock = Lock()
 
 
+@dataclass(eq=False, slots=True)
 class ModuleCalls:
-    """The calls of one row that are made in one module.
+    """The number of the calls of one row that are made in one module, or outside of any."""
 
-    Attributes:
-        row: the row, whose calls are counted here.
-        module: the path of the module, or ``None``.
-        count: their number.
-    """
-
-    __slots__ = ("count", "module", "row")
-
-    def __init__(self, row: ReportRow, module: str | None) -> None:
-        self.row = row
-        self.module = module
-        self.count = 0
+    row: ReportRow
+    module: str | None
+    count: int = 0
 
 
 class _Course:

@@ -53,7 +53,7 @@ def gap_after(number: int, rate: float) -> int:
 
 
 class _Recheck(Protocol):
-    """What makes the sampled calls.
+    """The part of a recheck that makes the sampled calls.
 
     Attributes:
         left: the calls until the next sampled one; 0 or less if the call of that number could not
@@ -64,7 +64,7 @@ class _Recheck(Protocol):
 
     @property
     def receive(self) -> Receive:
-        """What makes a sampled call."""
+        """Makes a sampled call."""
 
 
 class RecheckedLevel(Level):

@@ -159,13 +159,8 @@ def run_validated(call: Handled) -> Any:
 
 def run_unvalidated(call: Handled, /, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(_action_of(call), call.overload, call.signature.bind(args, kwargs))
-
-
-def _action_of(call: Handled) -> Substitute:
-    action = call.rule.action if call.rule is not None else None
-    assert isinstance(action, Substitute)
-    return action
+    rule: Any = call.rule
+    return run_substitute(rule.action, call.overload, call.signature.bind(args, kwargs))
 
 
 def run_substitute(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:

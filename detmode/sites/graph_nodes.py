@@ -36,11 +36,6 @@ def place_of(
 ) -> tuple[CallSite | None, str]:
     """Return the user's place behind a node of a graph that runs, and the overload there.
 
-    Args:
-        frame: of a graph's generated code or of its interpreter.
-        caller: the place where the graph is called.
-        paths: take the program's own line.
-
     Returns:
         ``None`` and ``""`` where they are not known.
     """

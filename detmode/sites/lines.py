@@ -74,9 +74,6 @@ def modules_around(frame: FrameType | None) -> list[torch.nn.Module]:
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
     to other tools.
-
-    Args:
-        frame: the first to look at; the next one is its caller.
     """
     modules: list[torch.nn.Module] = []
     has_wrappers = bool(_compiled)

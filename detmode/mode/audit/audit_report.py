@@ -188,11 +188,9 @@ class AuditReport(Report):
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Return columns and rows for the modules, the costliest first."""
-
-        def weight(item: tuple[str, Cost]) -> tuple[int, int]:
-            return item[1].extra_bytes, item[1].bytes
-
-        costliest = sorted(self.modules.items(), key=weight, reverse=True)
+        costliest = sorted(
+            self.modules.items(), key=lambda item: (-item[1].extra_bytes, -item[1].bytes)
+        )
         rows = tuple(
             (path or "(none)", str(cost.calls), _size(cost.bytes), _size(cost.extra_bytes))
             for path, cost in costliest
