@@ -53,13 +53,8 @@ def decide(
 ) -> Decision:
     """Decide on the action for a call.
 
-    Args:
-        rule: the rule that matches the call; ``None`` if no rule lists it.
-        policy: the policy of the mode.
-        override: the action that ``overrides`` give the operator.
-        is_allowed: an ``allow`` region covers the call.
-        is_flag_on: PyTorch's flag, which a program may turn off inside the block.
-        unavailable: the reason why the rule's substitute cannot run here; ``None`` if it can.
+    Without a rule no row lists the call. PyTorch's flag may be off by the program's choice inside
+    the block; ``unavailable`` is the reason why the rule's substitute cannot run here.
     """
     if rule is None and override in (None, "substitute"):
         return Decision("pass", "no rule lists it")

@@ -313,30 +313,25 @@ class DeterministicMode(BaseMode):
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         if process.native_memory is not None:
             process.native_memory.count_calls()
-        head: dict[str, Any] = {"interface": self.interface.name}
-        if self._failure is not None:
-            head["failure"] = self._failure
-        if self.intercepts_listed:
-            head["intercept"] = "listed"
-            if self.counts_native:
-                head["counts_native"] = True
-        if self.unsettled:
-            head["unsettled"] = list(self.unsettled.values())
-        if self.simulate is not None:
-            head["simulate"] = self.simulate
-        if self.rechecked is not None:
-            head["recheck"] = self.rechecked.head()
-        head["devices"] = sorted(self.counter.devices)
         not_seen = [f"{name}, which no rule lists" for name in self.unlisted]
         if (calls := self._witness.text()) is not None:
             not_seen.append(calls)
         if threads := len(self.counter.other_threads):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
-        if not_seen:
-            head["not_seen"] = not_seen
-        if unused := unmatched(self.module_overrides, self.counter.modules()):
-            head["unmatched"] = unused
-        return self.counter.report(head)
+        lists = self.intercepts_listed
+        head = {
+            "interface": self.interface.name,
+            "failure": self._failure,
+            "intercept": "listed" if lists else None,
+            "counts_native": True if lists and self.counts_native else None,
+            "unsettled": list(self.unsettled.values()) or None,
+            "simulate": self.simulate,
+            "recheck": None if self.rechecked is None else self.rechecked.head(),
+            "devices": sorted(self.counter.devices),
+            "not_seen": not_seen or None,
+            "unmatched": unmatched(self.module_overrides, self.counter.modules()) or None,
+        }
+        return self.counter.report({k: value for k, value in head.items() if value is not None})
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
         detours.look_again()

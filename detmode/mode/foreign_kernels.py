@@ -41,10 +41,6 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 def kernel_key(func: torch._ops.OpOverload, tensors: Iterable[Tensor]) -> DispatchKey | None:
     """Return the key of the kernel that PyTorch runs for a call below the modes.
 
-    Args:
-        func: the operator.
-        tensors: those among the arguments of the call.
-
     Returns:
         ``None`` if nothing is computed there (meta tensors), if tensors have classes of their own,
         or if no kernel is registered for the operator itself.

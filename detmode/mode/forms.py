@@ -70,11 +70,7 @@ def matcher(call: Handled, writes: Sequence[int]) -> Callable[..., Any]:
     """Return a function that tells the calls of a variant, once their form is known.
 
     It returns the tensors of a call, those in which its sparse ones lie in their place, and then
-    the addresses of their first elements.
-
-    Args:
-        call: of the variant.
-        writes: the positions of the tensors that it writes to, which share memory with no other.
+    the addresses of their first elements. Those that are written share memory with no other.
     """
     return _Matcher(call, writes).function()
 

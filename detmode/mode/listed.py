@@ -94,20 +94,14 @@ _ABOVE_MODES = _above_modes()
 
 
 class _Batch:
-    """Kernels that were registered together.
-
-    Attributes:
-        places: theirs.
-        libraries: the owners of the registrations, by namespace.
-        is_complete: false if an interrupt struck while they were registered.
-        undo: takes away the kernels above them, which a level has put there.
-    """
+    """Kernels that were registered together, and what takes away those above them."""
 
     def __init__(self) -> None:
         # By their labels.
         self.places: dict[str, Place] = {}
-        # PyTorch's own objects: those of torch.library take as long again for each kernel.
+        # By namespace. PyTorch's own objects: those of torch.library take twice as long.
         self.libraries: dict[str, Any] = {}
+        # An interrupt may strike while they are registered.
         self.is_complete = False
         self.undo: list[Callable[[], object]] = []
 

@@ -50,13 +50,7 @@ NOTE = "notes its place for the backward, at autograd's key"
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A kernel to register; compared by identity, which is quick to hash.
-
-    Args:
-        func: the overload.
-        key: the dispatch key, by name.
-        task: of the kernel, for each call.
-    """
+    """A kernel to register; compared by identity, which is quick to hash."""
 
     func: torch._ops.OpOverload
     key: str
@@ -92,12 +86,8 @@ def places(
 ) -> Places:
     """Return the kernels that a mode needs, as far as the operators can have them.
 
-    Args:
-        table: the rules of the mode.
-        overrides: those of operators.
-        with_native: native calls are intercepted too, and run strictly: under ``warn_only``
-            PyTorch's flag leaves some of its deterministic paths off.
-        simulate: the device type that CPU tensors have.
+    ``with_native``: native calls are intercepted too, and run strictly, as under ``warn_only``
+    PyTorch's flag leaves some of its deterministic paths off.
     """
     names = _names(libraries())
     impossible = frozenset(row for row, may_hold in _by_environment(table) if not may_hold())

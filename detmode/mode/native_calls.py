@@ -44,7 +44,6 @@ from detmode.mode.native_log import (
 from detmode.mode.native_ops import (
     facts_of,
     funcs,
-    is_played,
     learn_frames,
     op_for_modes,
     ops_at,
@@ -226,7 +225,7 @@ class _Taught:
         self, table: _Table, call: Handled, plan: Plan | None, problem: str | None, row: int
     ) -> None:
         words = None
-        if not is_played(call.func):
+        if call.func._schema.is_mutable and call.overload.variant != "inplace":
             problem = "it writes to what it is given"
         elif plan is not None and plan.device == call.launches_on:
             words = plan.words(functools.partial(self._number_of, table, call, plan))

@@ -16,7 +16,6 @@ from detmode.process.dispatch import caller_of
 from detmode.sites import lines
 from detmode.table.rule import Native
 from detmode.table.rule_table import RuleTable
-from detmode.table.variants import variant_of
 
 _KEYS = tuple(
     layout + device for device in ("CPU", "CUDA") for layout in ("", "Sparse", "SparseCsr")
@@ -89,11 +88,6 @@ def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadIn
     if overload.passes:
         return 1
     return (2 if overload.dense_passes else 3) if facts_of(table, func)[0] else 0
-
-
-def is_played(func: torch._ops.OpOverload) -> bool:
-    """Return whether substitutes of an overload are: they write to ``self`` at most."""
-    return variant_of(func) == "inplace" or not func._schema.is_mutable
 
 
 _known: set[int] = set()

@@ -171,11 +171,7 @@ def is_glob(name: str) -> bool:
 def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
     """Refuse an unknown name or glob; names in a namespace that is not loaded are accepted.
 
-    Args:
-        where: the argument that has the name.
-        name: of an operator or an overload.
-        table: may name operators that this PyTorch does not have; :func:`default_rules` if not
-            given.
+    The table, by default :func:`default_rules`, may name operators that this PyTorch does not have.
 
     Raises:
         ValueError: neither a loaded library nor the table knows it, or no mode ever sees it.

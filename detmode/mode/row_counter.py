@@ -59,7 +59,8 @@ class _Course:
     """The order of a run's calls, in memory that does not grow with their number.
 
     The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
-    become twice as long whenever there are too many. Several threads may add calls.
+    become twice as long whenever there are too many. Several threads may add calls; the methods
+    need the lock.
 
     Attributes:
         latest: of each call those that it is one of; new ones are added at the end.
@@ -72,23 +73,17 @@ class _Course:
         self._length = 1
         self._counted = 0
 
-    def shorten(self) -> None:
-        """Count the latest calls, which are as many as ``RECENT``."""
-        _lock.run(self._count)
-
     def __len__(self) -> int:
         """Return the number of calls."""
         return self._counted + len(self.latest)
 
     def parts(self) -> list[tuple[ModuleCalls, int]]:
         """Return the parts of the run in order: each time the number of calls of one row."""
-        return _lock.run(self._parts)
-
-    def _parts(self) -> list[tuple[ModuleCalls, int]]:
         counted = [(calls, count) for (_, calls), count in self._counts.items()]
         return counted + [(calls, 1) for calls in list(self.latest)]
 
-    def _count(self) -> None:
+    def shorten(self) -> None:
+        """Count the latest calls, which are as many as ``RECENT``."""
         latest = self.latest[:RECENT]
         if len(latest) < RECENT:
             return  # another thread has counted them
@@ -140,7 +135,7 @@ class RowCounter:
     def report(self, head: Mapping[str, Any]) -> Report:
         """Return a copy of the rows so far, in the order of their first calls."""
         # The rows last: other threads may begin new ones meanwhile.
-        course, all_calls = self._course.parts(), list(self._calls.values())
+        course, all_calls = _lock.run(self._course.parts), list(self._calls.values())
         rows = list(self._rows.values())
         calls_of: dict[int, list[ModuleCalls]] = {id(row): [] for row in rows}
         for calls in all_calls:
@@ -199,7 +194,7 @@ class RowCounter:
         latest = self._course.latest
         latest.append(calls)
         if len(latest) >= RECENT:
-            self._course.shorten()
+            _lock.run(self._course.shorten)
 
     def calls_of(self, call: Handled, decision: Decision) -> ModuleCalls:
         """Return the calls with which a call was counted."""
@@ -216,7 +211,7 @@ class RowCounter:
             calls.count += 1
         self._course.latest += in_order
         while len(self._course.latest) >= RECENT:
-            self._course.shorten()
+            _lock.run(self._course.shorten)
 
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""

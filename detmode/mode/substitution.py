@@ -166,11 +166,8 @@ def run_unvalidated(call: Handled, /, *args: Any, **kwargs: Any) -> Any:
 def run_substitute(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
     """Call a substitute for an overload and deliver the result as the variant does.
 
-    Args:
-        action: the substitute; its function takes the functional operator's arguments and writes to
-            ``out`` if it has that keyword.
-        overload: the overload that was called.
-        arguments: the arguments by schema name, including ``out`` arguments.
+    Its function takes the functional operator's arguments and writes to ``out`` if it has that
+    keyword; ``arguments`` include ``out`` arguments.
 
     Raises:
         RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory

@@ -53,11 +53,7 @@ def call_if_settled(
 ) -> Any:
     """Call ``function`` if the settings of deterministic paths are in force, as they mostly are.
 
-    Args:
-        function: makes the call.
-        args: of the call.
-        kwargs: of the call.
-        reads_warn_only: false if it does not matter to the function.
+    ``reads_warn_only`` is false if PyTorch's ``warn_only`` does not matter to the function.
 
     Returns:
         The result, or ``NOT_CALLED`` if the call was not made.

@@ -134,10 +134,8 @@ class ForwardMemory:
     def find_site(self, call: _Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
-        Args:
-            call: of a backward operator it is the site of its forward.
-            paths: those of the modules.
-            in_backward: of a backward whose forward is not known, it is where that was called.
+        Of a backward operator it is the site of its forward. Where that is not known, it is that of
+        the call of backward, if ``in_backward`` is true.
         """
         node = _current_node()
         if node is not None and call.notes is None:
@@ -167,11 +165,8 @@ class ForwardMemory:
     ) -> tuple[CallSite | None, str]:
         """Return the place of the call that is being dispatched: the user's line, and the module.
 
-        Args:
-            frame: the first to look at.
-            forward: the place of the forward call, in its backward.
-            paths: those of the modules; they take the program's own line.
-            exact: as for :func:`~detmode.sites.lines.nearest_place`.
+        ``forward`` is that of the forward call, in its backward; ``exact`` is as for
+        :func:`~detmode.sites.lines.nearest_place`. The paths take the program's own line.
 
         Returns:
             ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
@@ -240,12 +235,9 @@ class ForwardMemory:
     def place_of_function(
         self, paths: ModulePaths, frame: FrameType | None, *, makes_node: bool
     ) -> CallSite:
-        """Return the place of a compiled function that is being called: where it begins.
+        """Return the place of a compiled function that is being called: where its frame begins.
 
-        Args:
-            paths: those of the modules.
-            frame: of the function; of one of PyTorch's own, its place is where it is called.
-            makes_node: true if a backward will refer to the call.
+        If that is of one of PyTorch's own, it is where it is called.
         """
         place = self._observed_place(paths)
         if frame is not None and is_users(frame.f_code.co_filename):

@@ -79,11 +79,8 @@ def is_compilers(node: torch.fx.Node) -> bool:
 def note_root(graph: torch.fx.GraphModule, name: str) -> None:
     """Note in all nodes that a module calls the graph, so that paths begin at that module.
 
-    What is noted there goes on to the graphs that are made of this one, backward graphs too.
-
-    Args:
-        graph: with the graphs of its higher-order operators.
-        name: of the local variable that is the module.
+    What is noted there goes on to the graphs that are made of this one, backward graphs too. The
+    name is of the local variable that is the module.
     """
     root = {_ROOT: (f"L['{name}']", "")}
     for module in graph.modules():
