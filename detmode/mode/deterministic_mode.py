@@ -29,7 +29,7 @@ from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
 from detmode.mode.other_threads import Witness, guest_of, receive_all
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel
+from detmode.mode.sampled_calls import rechecked
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
@@ -115,7 +115,7 @@ class DeterministicMode(BaseMode):
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
-    _levels: ClassVar[tuple[type[Level], type[RecheckedLevel]]] = (Level, RecheckedLevel)
+    _level_class: ClassVar[type[Level]] = Level
 
     acts_in_threads = False
     """Set it to true before the block: the mode then acts in threads that its thread starts, too.
@@ -240,18 +240,18 @@ class DeterministicMode(BaseMode):
         receive_all(level, acts if self.acts_in_threads else self._witness.in_this_thread, undo)
 
     def _level(self) -> Level:
-        plain, rechecked = self._levels
+        kind = self._level_class
         if not self._recheck:
-            if plain is Level and native.is_wanted():
+            if kind is Level and native.is_wanted():
                 from detmode.mode.native_calls import level_for  # brings ctypes' functions
 
                 return level_for(self)
-            return plain(self)
+            return kind(self)
         if self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
             self.rechecked = Recheck(self._recheck, self.logger)
-        return rechecked(self, self.rechecked)
+        return rechecked(kind)(self, self.rechecked)
 
     @untraced
     def _exit(

@@ -109,12 +109,12 @@ class _Batch:
         """Register a kernel at each place, for the level that needs them first."""
         level.register_below(places)
         for place, kernel in _kernels_for(places):
-            namespace, _, name = place.func.name().partition("::")
+            namespace = place.namespace
             if namespace not in self.libraries:
                 self.libraries[namespace] = torch._C._dispatch_library(
                     "IMPL", namespace, "", __file__, 0
                 )
-            self.libraries[namespace].impl(name, place.key, kernel, place.is_above)
+            self.libraries[namespace].impl(place.name, place.key, kernel, place.is_above)
         self.places = {place.label: place for place in places}
         level.register_above(places, self.undo)
         self.is_complete = True
@@ -254,7 +254,7 @@ def _kernels_for(places: Places) -> Iterator[tuple[Place, _Kernel]]:
 def _in_python(places: Places) -> dict[str, Place]:
     """Return the entries that PyTorch would have of kernels in Python that reach a place."""
     return {
-        f"{place.func.name().replace('::', '/', 1)}/{key}": place
+        f"{place.namespace}/{place.name}/{key}": place
         for place in places
         for key in (place.key, *_ALIASES)
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -56,10 +56,15 @@ class Place:
     key: str
     task: str
 
-    @functools.cached_property
-    def label(self) -> str:
-        """A text that no two places share."""
-        return f"{self.func.name()}/{self.key}: {self.task}"
+    def __post_init__(self) -> None:
+        namespace, _, name = self.func.name().partition("::")
+        label = f"{namespace}/{name}/{self.key}: {self.task}"
+        vars(self).update(namespace=namespace, name=name, label=label)
+
+    namespace: str = field(init=False)
+    name: str = field(init=False)
+    label: str = field(init=False)
+    """No two places share it."""
 
     @property
     def decides(self) -> bool:

@@ -13,6 +13,7 @@ from detmode.cuda import native
 from detmode.mode.listed_operators import Place
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.dispatch import caller_of
+from detmode.process.memo import ById
 from detmode.sites import lines
 from detmode.table.rule import Native
 from detmode.table.rule_table import RuleTable
@@ -65,16 +66,24 @@ def op_for_modes(player: native.Player, func: torch._ops.OpOverload) -> int:
     return number
 
 
-@functools.lru_cache(1 << 13)
+_facts: ById[dict[torch._ops.OpOverload, tuple[bool, bool]]] = ById()
+"""By table and overload: each block asks again, and to look its rows up takes long."""
+
+
 def facts_of(table: RuleTable, func: torch._ops.OpOverload) -> tuple[bool, bool]:
     """Return whether the key of a call has all that the choice of its row depends on.
 
     And whether the player makes such calls: that takes a substitute or a native path, too.
     """
-    rules = [row.rule for row in table.get(func)]
-    is_in_key = not any(rule.when.environment or rule.when.reads_values for rule in rules)
-    is_made = any(isinstance(rule.action, Native) or rule.launches for rule in rules)
-    return is_in_key, is_in_key and is_made
+    facts = _facts.get(id(table))
+    if facts is None:
+        facts = _facts.keep(table, {})
+    if func not in facts:
+        rules = [row.rule for row in table.get(func)]
+        is_in_key = not any(rule.when.environment or rule.when.reads_values for rule in rules)
+        is_made = any(isinstance(rule.action, Native) or rule.launches for rule in rules)
+        facts[func] = is_in_key, is_in_key and is_made
+    return facts[func]
 
 
 def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:

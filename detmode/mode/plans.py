@@ -86,7 +86,7 @@ _WITHOUT_PLAN = _Variant(lambda args, kwargs: (None,), None, False)
 """All other calls of a form, once one of them had a tensor of another layout."""
 
 
-class Plans:
+class _Plans:
     """The plans for the calls of one overload, under the same rules and arguments of a mode."""
 
     def __init__(self, overload: OverloadInfo) -> None:
@@ -174,11 +174,11 @@ class Plans:
         self._variants.clear()
 
 
-_plans: ById[dict[Any, Plans]] = ById()
+_plans: ById[dict[Any, _Plans]] = ById()
 """For each table of rules, those of its overloads under the arguments of a mode."""
 
 
-def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> Plans | None:
+def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> _Plans | None:
     """Return the plans of an overload; ``None`` if it is never planned.
 
     They live as long as the table, of which a program may make a mode for each step.
@@ -198,7 +198,7 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
     if plans is None:
         plans = _plans.keep(table, {})
     key = overload.func, overload.override, *arguments
-    return plans.get(key) or keep_bounded(plans, key, Plans(overload), _OVERLOADS)
+    return plans.get(key) or keep_bounded(plans, key, _Plans(overload), _OVERLOADS)
 
 
 def is_launcher(function: Callable[..., Any]) -> bool:

@@ -67,7 +67,7 @@ class _Recheck(Protocol):
         """Makes a sampled call."""
 
 
-class RecheckedLevel(Level):
+class _RecheckedLevel(Level):
     """A level that counts the calls that it receives, and hands the sampled ones over.
 
     It receives all calls from the dispatcher, or, if it lists, those of listed operators from their
@@ -115,4 +115,12 @@ class RecheckedLevel(Level):
         return super().intercept(overload, args, kwargs, traced, site)
 
 
-untrace_dispatch(RecheckedLevel)
+untrace_dispatch(_RecheckedLevel)
+_rechecked: dict[type[Level], type[_RecheckedLevel]] = {}
+
+
+def rechecked(level: type[Level]) -> type[_RecheckedLevel]:
+    """Return the class of levels that hand over the sampled calls, and are else of a class."""
+    if level not in _rechecked:
+        _rechecked[level] = type(f"Rechecked{level.__name__}", (_RecheckedLevel, level), {})
+    return _rechecked[level]

@@ -82,8 +82,8 @@ class ForwardMemory:
         self._callers: ByNode[CallSite] = {}, {}
         # The first node that an observer may have seen being made.
         self._observed_from = 0
-        # Of open regions the patterns, and the number of the first node that is made in it.
-        self._active: dict[Undo, tuple[tuple[str, ...], int]] = {}
+        # The patterns of open regions.
+        self._active: dict[Undo, tuple[str, ...]] = {}
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
@@ -99,28 +99,23 @@ class ForwardMemory:
 
     def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
-        undo.note(functools.partial(self._close, undo))
+        undo.note(functools.partial(self._close, undo, _get_sequence_nr()))
         self.had_regions = process.had_regions = True
         process.mark(process.regions, undo, True)
-        self._active[undo] = patterns, _get_sequence_nr()
+        self._active[undo] = patterns
 
-    def _close(self, undo: Undo) -> None:
+    def _close(self, undo: Undo, start: int) -> None:
         process.mark(process.regions, undo, False)
         if undo not in self._active:
             return
-        patterns, start = self._active[undo]
         end = _get_sequence_nr()
         # Another thread, which may end the block, counts other nodes.
         if end > start and undo.is_here:
-            self._past.append((end, start, patterns))
+            self._past.append((end, start, self._active[undo]))
         if len(self._past) > _INTERVALS:
             # What is forgotten is refused again: the safe side.
             del self._past[: _INTERVALS // 4]
         self._active.pop(undo, None)
-
-    def _open_patterns(self) -> list[tuple[str, ...]]:
-        # Another thread may end a block meanwhile.
-        return [patterns for patterns, _ in list(self._active.values())]
 
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
@@ -200,7 +195,7 @@ class ForwardMemory:
         self.find_site(call, paths, in_backward=False)
         if call.site is None:
             return
-        allowed = self._open_patterns()
+        allowed = list(self._active.values())
         node = _current_node()
         if node is not None:
             notes = call.notes or ()
@@ -304,7 +299,7 @@ class ForwardMemory:
     def allows(self, call: _Placed) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.names
-        active = self._open_patterns()
+        active = list(self._active.values())
         if matches(names, chain(*active)):
             return True
         node = _current_node()

@@ -226,14 +226,14 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
 def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with ever new shapes pay one look-up a call, and none that may record."""
     looked_up, recorded = [], []
-    run = plans.Plans.run
+    run = plans._Plans.run
 
     def counted(*about: Any) -> Callable[..., object]:
         form_of = form_function(*about)
         return lambda *call: looked_up.append(1) or form_of(*call)
 
     monkeypatch.setattr(plans, "form_function", counted)
-    monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
+    monkeypatch.setattr(plans._Plans, "run", lambda *a: recorded.append(1) or run(*a))
     monkeypatch.setattr(plans, "_plans", ById())
     x, index, source = example()
     with simulated() as mode:

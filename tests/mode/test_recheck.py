@@ -28,7 +28,7 @@ from detmode.mode import listed
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.levels import Level
 from detmode.mode.recheck import WINDOW, Recheck
-from detmode.mode.sampled_calls import RecheckedLevel, gap_after
+from detmode.mode.sampled_calls import gap_after, rechecked
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
 from tests.shared import needs
@@ -471,10 +471,11 @@ def test_blocks_inside_blocks() -> None:
 def test_nothing_is_added_without() -> None:
     """PyTorch calls the method that counts calls of the level of a mode with recheck alone."""
     with DeterministicMode(), DeterministicMode(recheck=0.1):
-        plain, rechecked = _get_current_dispatch_mode_stack()
+        plain, counting = _get_current_dispatch_mode_stack()
     assert type(plain).__torch_dispatch__ is Level.__torch_dispatch__
-    assert type(rechecked).__torch_dispatch__ is RecheckedLevel.__torch_dispatch__
-    assert not any("__torch_dispatch__" in vars(level) for level in (plain, rechecked))
+    assert type(counting) is rechecked(Level)
+    assert rechecked(Level).__torch_dispatch__ is not Level.__torch_dispatch__
+    assert not any("__torch_dispatch__" in vars(level) for level in (plain, counting))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

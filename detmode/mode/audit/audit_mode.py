@@ -18,7 +18,6 @@ from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
@@ -143,10 +142,6 @@ class _AuditLevel(Level):
         return result
 
 
-class _RecheckedAuditLevel(RecheckedLevel, _AuditLevel):
-    """A level of an audit that makes a sample of its calls twice."""
-
-
 class Audit(DeterministicMode):
     """Records what the mode would do on CUDA and the bytes that the calls move.
 
@@ -160,7 +155,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
-    _levels = _AuditLevel, _RecheckedAuditLevel
+    _level_class = _AuditLevel
     announced_actions = ()
     acts_in_threads = True
 
