@@ -329,7 +329,6 @@ untrace_dispatch(Level)
 
 
 def _kind_of(cls: type) -> int:
-    """Return what a type of tensor is to the mode."""
     if getattr(cls, "__torch_dispatch__", None) is _NO_DISPATCH:
         return _PLAIN
     return _TRACED if cls.__module__.startswith("torch._subclasses.") else _FOREIGN

@@ -172,7 +172,6 @@ def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> 
 def _overridden(
     names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, ActionName], ...]
 ) -> Places:
-    """Return the kernels of the overloads to which overrides apply, on any device."""
     needed: list[Place] = []
     patterns = [pattern for pattern, _ in overrides if means_unlisted(pattern)]
     for name in names:

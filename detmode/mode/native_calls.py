@@ -34,11 +34,11 @@ from detmode.mode.levels import Level
 from detmode.mode.listed_operators import Place
 from detmode.mode.native_log import (
     ENTRIES,
-    LogEntry,
+    Entries,
     attach,
     count_calls,
-    entry_of_note,
     note_of,
+    number_of,
     numbers,
 )
 from detmode.mode.native_ops import (
@@ -82,7 +82,7 @@ class _Table:
     def __init__(self, player: native.Player) -> None:
         self.number = self.turn = next(numbers)
         self.rows: dict[tuple[Any, ...], int] = {}
-        self.entries: set[LogEntry] = set()
+        self.entries: Entries = {}
         self.left = {"plans": _PLANS, "entries": ENTRIES}
         self._steps: list[Any] = []
         self._owner = player.dm_table(self.number, self._steps)
@@ -109,7 +109,7 @@ class _Taught:
         self._shares: dict[int, int] = {}
         self._receivers: dict[int, Level] = {}
         # As many as the counter has: calls that are yet to be counted may be of any.
-        self._entries: dict[tuple[ModuleCalls, Note], LogEntry] = {}
+        self._entries: Entries = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -264,15 +264,9 @@ class _Taught:
             return
         learn_frames(self._player, sys._getframe(), self._paths.known)
         note = Note(call.site, call.names, ())
-        if calls is None:
-            entry = entry_of_note(note)
-            table.entries.add(entry)
-        elif (calls, note) in self._entries:
-            entry = self._entries[calls, note]
-        else:
-            entry = self._entries[calls, note] = LogEntry(self._counter, calls, note)
-        added = self._player.dm_add_entry(table.address, row, entry.number)
-        table.left["entries"] -= added
+        entries = table.entries if calls is None else self._entries
+        number = number_of(entries, self._counter, calls, note)
+        table.left["entries"] -= self._player.dm_add_entry(table.address, row, number)
 
     def _is_noted_as(self, call: Handled | Located) -> bool:
         """Return whether the player finds the forward of a call where Python has found it."""

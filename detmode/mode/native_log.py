@@ -32,17 +32,8 @@ numbers: Iterator[int] = itertools.count(1)
 
 
 @dataclass(frozen=True, eq=False)
-class LogEntry:
-    """The meaning of one of the log's numbers.
-
-    Args:
-        counter: counts the calls.
-        calls: those of a row and module; ``None`` of a note without calls.
-        note: for the backward of the calls.
-
-    Attributes:
-        number: stands for it in the log and in notes.
-    """
+class _LogEntry:
+    """The meaning of a number of the log: calls of a row and module, if any, and their note."""
 
     counter: RowCounter | None
     calls: ModuleCalls | None
@@ -54,17 +45,24 @@ class LogEntry:
         keep_bounded(_notes, self.number, self.note, _MOST_NOTES)
 
 
-_entries: weakref.WeakValueDictionary[int, LogEntry] = weakref.WeakValueDictionary()
+_entries: weakref.WeakValueDictionary[int, _LogEntry] = weakref.WeakValueDictionary()
 _notes: dict[int, Note] = {}
 """Those of entries whose mode is gone, too: the backward of its calls may be yet to come."""
-_noted: dict[Note, LogEntry] = {}
+_noted: dict[Note, _LogEntry] = {}
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
-def entry_of_note(note: Note) -> LogEntry:
-    """Return the entry of a note without calls that are counted."""
-    return _noted.get(note) or keep_bounded(_noted, note, LogEntry(None, None, note), ENTRIES)
+Entries = dict[tuple[ModuleCalls | None, Note], _LogEntry]
+"""Entries by their meaning, which live as long as the dict."""
+
+
+def number_of(entries: Entries, counter: RowCounter, calls: ModuleCalls | None, note: Note) -> int:
+    """Return the number of the entry of a meaning, for which a new one is made if there is none."""
+    entry = entries.get((calls, note))
+    if entry is None:
+        entry = entries[calls, note] = _LogEntry(counter, calls, note)
+    return entry.number
 
 
 def note_of(number: int) -> Note | None:
@@ -98,7 +96,10 @@ class _NativeMemory:
         self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
-        return bool(self.player.dm_note(number, entry_of_note(note).number))
+        entry = _noted.get(note)
+        if entry is None:
+            entry = keep_bounded(_noted, note, _LogEntry(None, None, note), ENTRIES)
+        return bool(self.player.dm_note(number, entry.number))
 
     def noted(self) -> list[Note]:
         note = note_of(self.player.dm_noted())

@@ -244,7 +244,6 @@ def is_captured(tensors: Sequence[Tensor]) -> bool:
 
 
 def _problem_of(tensors: Sequence[Tensor]) -> str | None:
-    """Return the reason why nothing can be recorded of a call with such tensors."""
     if not tensors:
         return "it has no tensors"
     if any(tensor.layout not in COMPONENTS for tensor in tensors):

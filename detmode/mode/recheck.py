@@ -371,7 +371,6 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _message(calls: tuple[VaryingCall, ...]) -> str:
-    """Return the error's text: the first call in full, and the number of the others."""
     call = calls[0]
     sides = "; ".join(f"{name}: {' then '.join(digests)}" for name, digests in call.digests.items())
     rank = "" if call.rank is None else f" of rank {call.rank}"

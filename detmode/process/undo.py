@@ -64,8 +64,6 @@ class Lock:
 
 
 class _Later(threading.local):
-    """The steps that are left to the current thread."""
-
     def __init__(self) -> None:
         self.steps: list[Callable[[], object]] = []
 

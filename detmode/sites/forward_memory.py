@@ -94,7 +94,6 @@ class ForwardMemory:
         return threading.get_ident() != self._thread
 
     def _keep(self, by_node: ByNode[T], number: int, value: T) -> None:
-        """Keep the value for a node that the current thread makes."""
         keep_bounded(by_node[self._repeats], number, value, _NOTES)
 
     def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:

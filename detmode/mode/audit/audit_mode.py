@@ -194,7 +194,6 @@ class Audit(DeterministicMode):
         return overload
 
     def _would_on_cuda(self, row: Row) -> ActionName:
-        """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
         override = facts_of(func, self.table, self.overrides).override if func else None
         action = decide(row.rule, self.policy, override=override).action

@@ -177,7 +177,6 @@ class AuditReport(Report):
         )
 
     def _where(self, width: int | None, *, long: bool) -> str:
-        """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
