@@ -53,6 +53,11 @@ _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
+def _entry_of_note(note: Note) -> _LogEntry:
+    # One for all: the player knows a backward by the number of its forward's note.
+    return _noted.get(note) or keep_bounded(_noted, note, _LogEntry(None, None, note), ENTRIES)
+
+
 Entries = dict[tuple[ModuleCalls | None, Note], _LogEntry]
 """Entries by their meaning, which live as long as the dict."""
 
@@ -61,7 +66,8 @@ def number_of(entries: Entries, counter: RowCounter, calls: ModuleCalls | None, 
     """Return the number of the entry of a meaning, for which a new one is made if there is none."""
     entry = entries.get((calls, note))
     if entry is None:
-        entry = entries[calls, note] = _LogEntry(counter, calls, note)
+        entry = _LogEntry(counter, calls, note) if calls is not None else _entry_of_note(note)
+        entries[calls, note] = entry
     return entry.number
 
 
@@ -96,10 +102,7 @@ class _NativeMemory:
         self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
-        entry = _noted.get(note)
-        if entry is None:
-            entry = keep_bounded(_noted, note, _LogEntry(None, None, note), ENTRIES)
-        return bool(self.player.dm_note(number, entry.number))
+        return bool(self.player.dm_note(number, _entry_of_note(note).number))
 
     def noted(self) -> list[Note]:
         note = note_of(self.player.dm_noted())
