@@ -19,7 +19,7 @@ from models import MODELS, Make, Training
 from timing import Clock, Spread, Timed, interleaved
 
 from detmode import DeterministicMode
-from detmode.process.setting import FILL, holding
+from detmode.process.setting import FILL
 from detmode.process.torch_settings import deterministic_flag
 from detmode.verify.claims import same_bits
 
@@ -140,7 +140,7 @@ def _sides(clock: Clock) -> dict[str, Around]:
 @contextmanager
 def _pytorch(fill: bool) -> Iterator[None]:
     """PyTorch's flag, with and without the filling of memory that comes with it."""
-    with deterministic_flag(True), holding(FILL, fill):
+    with deterministic_flag(True), FILL.holding(fill):
         yield
 
 

@@ -193,7 +193,7 @@ UNDONE = (
         ("undo.py", "Undo.run_in_thread", "self.is_here", "True"),
         ("undo.py", "Calls.elsewhere", "calls is not mine and", ""),
         ("process/setting.py", "Setting._release", "self._chosen = after =", "after ="),
-        ("process/setting.py", "Setting._restore", "except Exception", "except ConflictError"),
+        ("process/setting.py", "Setting._restore", "except Exception", "except _ConflictError"),
         ("torch_settings.py", "call_if_settled", "or FLAG._waiting", ""),
     ),
     *_seen_by(
@@ -265,7 +265,7 @@ COMPILED = (
 SITES = (
     *_seen_by(
         "test_allow.py test_forward_memory.py",
-        ("autograd_nodes.py", "ByNode.of", "- node.name().endswith(COPY_SLICES)", ""),
+        ("autograd_nodes.py", "values_of", "- node.name().endswith(COPY_SLICES)", ""),
         ("forward_memory.py", "ForwardMemory._allowed_around", ", *nodes_around()", ""),
     ),
     *_seen_by(
@@ -351,10 +351,10 @@ UNSEEN = (
 PLANS = (
     *_seen_by(
         "test_plans.py",
-        ("forms.py", "FormFunctions._part", 'f"repr({value})"', "value"),
-        ("forms.py", "Matcher._differences", "source != target", "False"),
-        ("forms.py", "Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
-        ("forms.py", "Matcher._guard", "() is {is_enabled()}", "() is not None"),
+        ("forms.py", "_part", 'f"repr({value})"', "value"),
+        ("forms.py", "_Matcher._differences", "source != target", "False"),
+        ("forms.py", "_Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),
+        ("forms.py", "_Matcher._guard", "() is {is_enabled()}", "() is not None"),
         ("plans.py", "recording_of", "call.signature.out_names or ", ""),
     ),
 )

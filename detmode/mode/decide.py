@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -16,8 +16,7 @@ _get_mode = torch._C._get_dispatch_mode
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(NamedTuple):
     """The arguments of a mode that affect decisions."""
 
     warn_only: bool = False
@@ -54,13 +53,8 @@ def decide(
 ) -> Decision:
     """Decide on the action for a call.
 
-    Args:
-        rule: the rule that matches the call; ``None`` if no rule lists it.
-        policy: the policy of the mode.
-        override: the action that ``overrides`` give the operator.
-        is_allowed: an ``allow`` region covers the call.
-        is_flag_on: PyTorch's flag, which a program may turn off inside the block.
-        unavailable: the reason why the rule's substitute cannot run here; ``None`` if it can.
+    Without a rule no row lists the call. PyTorch's flag may be off by the program's choice inside
+    the block; ``unavailable`` is the reason why the rule's substitute cannot run here.
     """
     if rule is None and override in (None, "substitute"):
         return Decision("pass", "no rule lists it")
@@ -90,11 +84,7 @@ def decide(
 
 
 def launcher_missing(launches_on: str) -> str | None:
-    """Return why no substitute can be launched, with the remedy; ``None`` if one can.
-
-    Args:
-        launches_on: the type of device of the call's tensors.
-    """
+    """Return why no substitute can be launched, with the remedy; ``None`` if one can."""
     if _get_mode(_PROXY) is not None:
         return "make_fx traces real tensors, and would miss the launch; use tracing_mode='fake'."
     return cuda.unavailable(launches_on)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from torch.utils._contextlib import context_decorator
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,7 +7,6 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -19,18 +18,18 @@ from detmode.cuda import native
 from detmode.environment.known import Choice
 from detmode.mode import detours, listed, messages
 from detmode.mode.acting_mode import acting_mode
+from detmode.mode.alerts import DeterminismWarning as DeterminismWarning
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.decide import Policy
 from detmode.mode.decorator import decorated
 from detmode.mode.handled import Handled
 from detmode.mode.higher_order import hand_over_to
-from detmode.mode.interception import DeterminismWarning as DeterminismWarning
 from detmode.mode.levels import Level
 from detmode.mode.module_overrides import unmatched
 from detmode.mode.options import check_arguments, check_overrides, logger_for
-from detmode.mode.other_threads import Witness
+from detmode.mode.other_threads import Witness, guest_of, receive_all
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel
+from detmode.mode.sampled_calls import rechecked
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.dispatch import untraced
 from detmode.process.torch_settings import choose_for_block
@@ -116,7 +115,7 @@ class DeterministicMode(BaseMode):
     """
 
     _public: ClassVar[tuple[str, ...]] = ("records", "report")
-    _levels: ClassVar[tuple[type[Level], type[RecheckedLevel]]] = (Level, RecheckedLevel)
+    _level_class: ClassVar[type[Level]] = Level
 
     acts_in_threads = False
     """Set it to true before the block: the mode then acts in threads that its thread starts, too.
@@ -183,7 +182,7 @@ class DeterministicMode(BaseMode):
     def _as_call(self, *left_out: str) -> str:
         defaults = inspect.signature(DeterministicMode).parameters
         values = {
-            **asdict(self.policy),
+            **self.policy._asdict(),
             "rules": self.table if self.table is not _default_rules() else None,
             "overrides": {**self.overrides, **self.module_overrides} or None,
             "intercept": self.intercept,
@@ -237,24 +236,22 @@ class DeterministicMode(BaseMode):
             return
         if self.intercept == "listed":
             self.say_once("intercept", listed.UNAVAILABLE)
-        level.receive_all(
-            level.guest if self.acts_in_threads else self._witness.in_this_thread, undo
-        )
+        acts = functools.partial(guest_of, level)
+        receive_all(level, acts if self.acts_in_threads else self._witness.in_this_thread, undo)
 
     def _level(self) -> Level:
-        """Return a new level, for one entering in this thread."""
-        plain, rechecked = self._levels
+        kind = self._level_class
         if not self._recheck:
-            if plain is Level and native.is_wanted():
+            if kind is Level and native.is_wanted():
                 from detmode.mode.native_calls import level_for  # brings ctypes' functions
 
                 return level_for(self)
-            return plain(self)
+            return kind(self)
         if self.rechecked is None:
             from detmode.mode.recheck import Recheck  # brings NumPy, which other modes do without
 
             self.rechecked = Recheck(self._recheck, self.logger)
-        return rechecked(self, self.rechecked.sample, self.rechecked.receive)
+        return rechecked(kind)(self, self.rechecked)
 
     @untraced
     def _exit(
@@ -316,30 +313,25 @@ class DeterministicMode(BaseMode):
         """Return the rows so far, as a table (``print``) or JSON (``to_json``)."""
         if process.native_memory is not None:
             process.native_memory.count_calls()
-        head: dict[str, Any] = {"interface": self.interface.name}
-        if self._failure is not None:
-            head["failure"] = self._failure
-        if self.intercepts_listed:
-            head["intercept"] = "listed"
-            if self.counts_native:
-                head["counts_native"] = True
-        if self.unsettled:
-            head["unsettled"] = list(self.unsettled.values())
-        if self.simulate is not None:
-            head["simulate"] = self.simulate
-        if self.rechecked is not None:
-            head["recheck"] = self.rechecked.head()
-        head["devices"] = sorted(self.counter.devices)
         not_seen = [f"{name}, which no rule lists" for name in self.unlisted]
         if (calls := self._witness.text()) is not None:
             not_seen.append(calls)
         if threads := len(self.counter.other_threads):
             not_seen.append(f"the order of the calls of {plural(threads, 'other thread')}")
-        if not_seen:
-            head["not_seen"] = not_seen
-        if unused := unmatched(self.module_overrides, self.counter.modules()):
-            head["unmatched"] = unused
-        return self.counter.report(head)
+        lists = self.intercepts_listed
+        head = {
+            "interface": self.interface.name,
+            "failure": self._failure,
+            "intercept": "listed" if lists else None,
+            "counts_native": True if lists and self.counts_native else None,
+            "unsettled": list(self.unsettled.values()) or None,
+            "simulate": self.simulate,
+            "recheck": None if self.rechecked is None else self.rechecked.head(),
+            "devices": sorted(self.counter.devices),
+            "not_seen": not_seen or None,
+            "unmatched": unmatched(self.module_overrides, self.counter.modules()) or None,
+        }
+        return self.counter.report({k: value for k, value in head.items() if value is not None})
 
     def _look_up(self, func: Any) -> OverloadInfo | None:
         detours.look_again()

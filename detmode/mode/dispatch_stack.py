@@ -27,16 +27,11 @@ def take_off(mode: TorchDispatchMode, before: list[TorchDispatchMode]) -> None:
             torch._C._push_on_torch_dispatch_stack(above)
 
 
-class acting(Undo):
+def acting(mode: TorchDispatchMode) -> Undo:
     """Make a mode act in this thread: again, inside a call that it handles, or in another thread.
 
     Entering the mode itself would also write what the whole process remembers of modes.
     """
-
-    def __init__(self, mode: TorchDispatchMode) -> None:
-        Undo.__init__(self)
-        self._mode = mode
-        self.note(functools.partial(take_off, mode, []))
-
-    def __enter__(self) -> None:
-        torch._C._push_on_torch_dispatch_stack(self._mode)
+    undo = Undo(lambda _: torch._C._push_on_torch_dispatch_stack(mode))
+    undo.note(functools.partial(take_off, mode, []))
+    return undo

@@ -20,49 +20,42 @@ from detmode.mode.handled import Handled
 GUARDS: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
-class FormFunctions(dict[int, Callable[[tuple[Any, ...], dict[str, Any]], Any]]):
-    """By the number of positional arguments: what returns the form of a call with so many.
+FormFunction = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Returns the form of a call, given its arguments."""
+
+
+def form_function(func: torch._ops.OpOverload, number: int, takes_sparse: bool) -> FormFunction:
+    """Return what returns the forms of an overload's calls.
 
     Args:
         func: the overload.
+        number: of the calls' positional arguments.
         takes_sparse: whether it has a substitute for sparse tensors: their layouts and numbers of
             entries then belong to the form, of which there may be ever new ones.
     """
+    arguments = func._schema.arguments
+    values = [(argument.type, f"args[{i}]") for i, argument in enumerate(arguments[:number])]
+    values += [(a.type, f"kwargs.get({a.name!r})") for a in arguments if a.kwarg_only]
+    sizes = "sizes({})" if takes_sparse else "{}.shape"
+    parts = ", ".join(_part(str(kind), value, sizes) for kind, value in values)
+    function = eval(f"lambda args, kwargs: ({number}, {parts})", {"sizes": _sizes_of})
+    return cast("FormFunction", function)
 
-    def __init__(self, func: torch._ops.OpOverload, takes_sparse: bool) -> None:
-        self._func = func
-        self._sizes = "sizes({})" if takes_sparse else "{}.shape"
 
-    def __missing__(self, number: int) -> Callable[..., Any]:
-        arguments = self._func._schema.arguments
-        parts = [
-            self._part(str(argument.type), f"args[{i}]")
-            for i, argument in enumerate(arguments[:number])
-        ]
-        parts += [
-            self._part(str(argument.type), f"kwargs.get({argument.name!r})")
-            for argument in arguments
-            if argument.kwarg_only
-        ]
-        text = f"lambda args, kwargs: ({number}, {', '.join(parts)})"
-        function = eval(text, {"sizes": _sizes_of})
-        self[number] = function
-        return cast("Callable[..., Any]", function)
-
-    def _part(self, kind: str, value: str) -> str:
-        """Return what an argument, of some type of a schema, adds to a form."""
-        if kind == "Tensor":
-            return self._sizes.format(value)
-        if kind == "Optional[Tensor]":
-            return f"{value} is None"
-        if "List" in kind:
-            if "Tensor" in kind:
-                return f"len({value})"
-            return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
-        if "number" in kind or "float" in kind:
-            # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-            return f"repr({value})"
-        return value
+def _part(kind: str, value: str, sizes: str) -> str:
+    """Return what an argument, of some type of a schema, adds to a form."""
+    if kind == "Tensor":
+        return sizes.format(value)
+    if kind == "Optional[Tensor]":
+        return f"{value} is None"
+    if "List" in kind:
+        if "Tensor" in kind:
+            return f"len({value})"
+        return f"tuple({value})" if kind[0] == "L" else f"{value} is None or tuple({value})"
+    if "number" in kind or "float" in kind:
+        # 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+        return f"repr({value})"
+    return value
 
 
 def _sizes_of(tensor: Tensor) -> Any:
@@ -73,16 +66,17 @@ def _sizes_of(tensor: Tensor) -> Any:
     return tensor.shape
 
 
-class Matcher:
-    """The text of a function that tells the calls of a variant, once their form is known.
+def matcher(call: Handled, writes: Sequence[int]) -> Callable[..., Any]:
+    """Return a function that tells the calls of a variant, once their form is known.
 
     It returns the tensors of a call, those in which its sparse ones lie in their place, and then
-    the addresses of their first elements.
-
-    Args:
-        call: of the variant.
-        writes: the positions of the tensors that it writes to, which share memory with no other.
+    the addresses of their first elements. Those that are written share memory with no other.
     """
+    return _Matcher(call, writes).function()
+
+
+class _Matcher:
+    """The text of the function."""
 
     def __init__(self, call: Handled, writes: Sequence[int]) -> None:
         self._writes = writes
@@ -122,7 +116,6 @@ class Matcher:
             self._lines.append(f"s{len(self._lines)} = {name}.{method}()")
 
     def function(self) -> Callable[..., Any]:
-        """Return the function."""
         self._guard()
         taken = ", ".join(self._dense)
         addresses = [f"p{number}" for number in range(len(self._dense))]
@@ -145,7 +138,6 @@ class Matcher:
         return cast("Callable[..., Any]", namespace["make"](*self._constants))
 
     def _guard(self) -> None:
-        """Note the conditions that PyTorch's own functions check."""
         tensors = list(self._tensors.values())
         # First: what is no tensor has no layout.
         self._conditions.insert(0, self._guarded(self._tensors))

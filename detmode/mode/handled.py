@@ -74,9 +74,6 @@ class Handled(Call):
 class Located:
     """A call of which only the place is looked up.
 
-    Args:
-        overload: the facts about the overload.
-
     Attributes:
         func, name, names, notes, site: as of a :class:`Handled` call.
     """

@@ -28,9 +28,9 @@ import torch
 from torch._C import DispatchKey, DispatchKeySet
 
 from detmode.mode import changed_settings, messages
+from detmode.mode.alerts import warn_at
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.handled import Located
-from detmode.mode.interception import warn_at
 from detmode.mode.levels import Level, innermost
 from detmode.mode.listed_operators import (
     DECIDE,
@@ -61,7 +61,6 @@ from detmode.table import twins
 from detmode.table.call_site import Site
 from detmode.table.rule_table import resolve
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 AVAILABLE = hasattr(torch.library, "get_kernel")
@@ -95,20 +94,14 @@ _ABOVE_MODES = _above_modes()
 
 
 class _Batch:
-    """Kernels that were registered together.
-
-    Attributes:
-        places: theirs.
-        libraries: the owners of the registrations, by namespace.
-        is_complete: false if an interrupt struck while they were registered.
-        undo: takes away the kernels above them, which a level has put there.
-    """
+    """Kernels that were registered together, and what takes away those above them."""
 
     def __init__(self) -> None:
         # By their labels.
         self.places: dict[str, Place] = {}
-        # PyTorch's own objects: those of torch.library take as long again for each kernel.
+        # By namespace. PyTorch's own objects: those of torch.library take twice as long.
         self.libraries: dict[str, Any] = {}
+        # An interrupt may strike while they are registered.
         self.is_complete = False
         self.undo: list[Callable[[], object]] = []
 
@@ -330,7 +323,6 @@ def _noting(place: Place) -> _Kernel:
 
 
 def _note(func: torch._ops.OpOverload, number: int) -> None:
-    """Note a call for the backward of its node, which has the number."""
     level = acting()
     overload = level.mode.overload_info(func) if level is not None else None
     if level is not None and overload is not None:
@@ -346,7 +338,6 @@ def _is_traced() -> bool:
 
 
 def _with_run(overload: OverloadInfo, run: Callable[..., Any]) -> OverloadInfo:
-    """Return the facts with ``run``, which makes calls without the registered kernel."""
     overload = copy.copy(overload)
     overload.run = run
     return overload
@@ -376,7 +367,6 @@ def _guest_of(level: Level) -> Level:
 
 
 def _receive(twin: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Hand a call of compiled code to the mode that acts."""
     level = acting()
     overload = level.mode.overload_info(twin) if level is not None else None
     if level is None or overload is None:

@@ -50,18 +50,7 @@ NOTE = "notes its place for the backward, at autograd's key"
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A kernel to register; compared by identity, which is quick to hash.
-
-    Args:
-        func: the overload.
-        key: the dispatch key, by name.
-        task: of the kernel, for each call.
-
-    Attributes:
-        namespace: of the overload.
-        name: of the overload, within the namespace.
-        label: a text that no two places share.
-    """
+    """A kernel to register; compared by identity, which is quick to hash."""
 
     func: torch._ops.OpOverload
     key: str
@@ -75,6 +64,7 @@ class Place:
     namespace: str = field(init=False)
     name: str = field(init=False)
     label: str = field(init=False)
+    """No two places share it."""
 
     @property
     def decides(self) -> bool:
@@ -101,12 +91,8 @@ def places(
 ) -> Places:
     """Return the kernels that a mode needs, as far as the operators can have them.
 
-    Args:
-        table: the rules of the mode.
-        overrides: those of operators.
-        with_native: native calls are intercepted too, and run strictly: under ``warn_only``
-            PyTorch's flag leaves some of its deterministic paths off.
-        simulate: the device type that CPU tensors have.
+    ``with_native``: native calls are intercepted too, and run strictly, as under ``warn_only``
+    PyTorch's flag leaves some of its deterministic paths off.
     """
     names = _names(libraries())
     impossible = frozenset(row for row, may_hold in _by_environment(table) if not may_hold())
@@ -186,7 +172,6 @@ def _noting(func: torch._ops.OpOverload, key: str, device: str, layout: str) -> 
 def _overridden(
     names: tuple[str, ...], table: RuleTable, overrides: tuple[tuple[str, ActionName], ...]
 ) -> Places:
-    """Return the kernels of the overloads to which overrides apply, on any device."""
     needed: list[Place] = []
     patterns = [pattern for pattern, _ in overrides if means_unlisted(pattern)]
     for name in names:
@@ -230,7 +215,6 @@ def _can_have_kernel(name: str, key: str) -> bool:
 
 
 def _is_generated_out(func: torch._ops.OpOverload) -> bool:
-    """Return whether PyTorch has generated an overload that copies a result to an out argument."""
     return torch.Tag.generated in func.tags and variant_of(func) == "out"
 
 

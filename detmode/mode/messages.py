@@ -75,12 +75,7 @@ def flag_is_off(rule: Rule) -> str:
 
 
 class _PlacedText(str):
-    """A message that knows the user's line, for those that show errors.
-
-    Args:
-        text: the message.
-        site: "file:line".
-    """
+    """A message that knows the user's line, for those that show errors."""
 
     site: str
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ctypes
 import itertools
 import operator
+import os
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from detmode.cuda import native
+from detmode.cuda.native import host_steps
 from detmode.mode.row_counter import ModuleCalls, RowCounter
-from detmode.process.bounded import Bounded
+from detmode.process.memo import keep_bounded
+from detmode.process.setting import all_settings, outside_python
 from detmode.process.undo import Lock
 from detmode.sites.native_memory import process
 from detmode.table.call_site import Note
@@ -23,22 +26,14 @@ from detmode.table.call_site import Note
 ENTRIES = 1 << 15
 """The most entries that the player is taught for one mode; then it forgets everything."""
 _LOG = 1 << 13
+_MOST_NOTES = 8 * ENTRIES
 numbers: Iterator[int] = itertools.count(1)
 """Of entries and tables: no number is given twice."""
 
 
 @dataclass(frozen=True, eq=False)
-class LogEntry:
-    """The meaning of one of the log's numbers.
-
-    Args:
-        counter: counts the calls.
-        calls: those of a row and module; ``None`` of a note without calls.
-        note: for the backward of the calls.
-
-    Attributes:
-        number: stands for it in the log and in notes.
-    """
+class _LogEntry:
+    """The meaning of a number of the log: calls of a row and module, if any, and their note."""
 
     counter: RowCounter | None
     calls: ModuleCalls | None
@@ -47,20 +42,33 @@ class LogEntry:
 
     def __post_init__(self) -> None:
         _entries[self.number] = self
-        _notes.keep(self.number, self.note)
+        keep_bounded(_notes, self.number, self.note, _MOST_NOTES)
 
 
-_entries: weakref.WeakValueDictionary[int, LogEntry] = weakref.WeakValueDictionary()
-_notes: Bounded[int, Note] = Bounded(8 * ENTRIES)
+_entries: weakref.WeakValueDictionary[int, _LogEntry] = weakref.WeakValueDictionary()
+_notes: dict[int, Note] = {}
 """Those of entries whose mode is gone, too: the backward of its calls may be yet to come."""
-_noted: Bounded[Note, LogEntry] = Bounded(ENTRIES)
+_noted: dict[Note, _LogEntry] = {}
 _lock = Lock()
 _taken = (ctypes.c_uint32 * _LOG)()
 
 
-def entry_of_note(note: Note) -> LogEntry:
-    """Return the entry of a note without calls that are counted."""
-    return _noted.get(note) or _noted.keep(note, LogEntry(None, None, note))
+def _entry_of_note(note: Note) -> _LogEntry:
+    # One for all: the player knows a backward by the number of its forward's note.
+    return _noted.get(note) or keep_bounded(_noted, note, _LogEntry(None, None, note), ENTRIES)
+
+
+Entries = dict[tuple[ModuleCalls | None, Note], _LogEntry]
+"""Entries by their meaning, which live as long as the dict."""
+
+
+def number_of(entries: Entries, counter: RowCounter, calls: ModuleCalls | None, note: Note) -> int:
+    """Return the number of the entry of a meaning, for which a new one is made if there is none."""
+    entry = entries.get((calls, note))
+    if entry is None:
+        entry = _LogEntry(counter, calls, note) if calls is not None else _entry_of_note(note)
+        entries[calls, note] = entry
+    return entry.number
 
 
 def note_of(number: int) -> Note | None:
@@ -86,7 +94,7 @@ def _count(player: native.Player) -> None:
 _counter_of = operator.attrgetter("counter")
 
 
-class NativeMemory:
+class _NativeMemory:
     """The player, as a thread's memory of forward calls knows it."""
 
     def __init__(self, player: native.Player) -> None:
@@ -94,21 +102,35 @@ class NativeMemory:
         self.has_calls = player.dm_n_logged().contents
 
     def note(self, number: int, note: Note) -> bool:
-        """Take over the note of a call that was made in Python; false if another made the node."""
-        return bool(self.player.dm_note(number, entry_of_note(note).number))
+        return bool(self.player.dm_note(number, _entry_of_note(note).number))
 
     def noted(self) -> list[Note]:
-        """Return the note of the forward call whose backward runs here, if there is one."""
         note = note_of(self.player.dm_noted())
         return [] if note is None else [note]
 
     def follow_marks(self) -> None:
-        """Let Python make all calls while an allow region is open, or a thread repeats calls."""
         _lock.run(self._follow_marks)
 
     def _follow_marks(self) -> None:
         self.player.dm_marks(len(process.regions), len(process.repetitions))
 
     def count_calls(self) -> None:
-        """Count the calls that the player has made since."""
         _lock.run(_count, self.player)
+
+
+def attach(player: native.Player) -> None:
+    """Connect the player with this process, once."""
+    if process.native_memory is not None:
+        return
+    process.native_memory = _NativeMemory(player)
+    if process.had_regions:
+        player.dm_marks(1, 0)  # so that it does not take their forwards for what is not allowed
+    process.native_memory.follow_marks()
+    player.dm_host_step(host_steps.make)
+    player.dm_register_for_modes()
+    numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
+    player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
+    outside_python.here = player.dm_native_here
+    outside_python.elsewhere = player.dm_native_elsewhere
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=count_calls, after_in_child=player.dm_after_fork)

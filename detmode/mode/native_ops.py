@@ -1,22 +1,22 @@
-"""Operators whose calls the player in C++ makes: their numbers, and what is left to it of them."""
+"""The player in C++: operators by number, what is left to it of them, and frames by address."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+import weakref
+from types import FrameType
+from typing import Any
 
 import torch
 
 from detmode.cuda import native
+from detmode.mode.listed_operators import Place
 from detmode.mode.overload_info import OverloadInfo
-from detmode.process.by_id import ById
 from detmode.process.dispatch import caller_of
+from detmode.process.memo import ById
+from detmode.sites import lines
 from detmode.table.rule import Native
 from detmode.table.rule_table import RuleTable
-from detmode.table.variants import variant_of
-
-if TYPE_CHECKING:
-    from detmode.mode.listed_operators import Place
 
 _KEYS = tuple(
     layout + device for device in ("CPU", "CUDA") for layout in ("", "Sparse", "SparseCsr")
@@ -48,7 +48,7 @@ def ops_at(
 ) -> list[tuple[int, bool]]:
     """Return the numbers of operators at places, and whether the player makes their calls."""
     numbers = ((op_at(player, place), place.func) for place in places)
-    return [(number, is_taught(table, func)) for number, func in numbers if number >= 0]
+    return [(number, facts_of(table, func)[1]) for number, func in numbers if number >= 0]
 
 
 _for_modes: dict[torch._ops.OpOverload, int] = {}
@@ -70,17 +70,11 @@ _facts: ById[dict[torch._ops.OpOverload, tuple[bool, bool]]] = ById()
 """By table and overload: each block asks again, and to look its rows up takes long."""
 
 
-def is_taught(table: RuleTable, func: torch._ops.OpOverload) -> bool:
-    """Return whether the player makes calls of an overload: their key has all that decides."""
-    return _facts_of(table, func)[1]
+def facts_of(table: RuleTable, func: torch._ops.OpOverload) -> tuple[bool, bool]:
+    """Return whether the key of a call has all that the choice of its row depends on.
 
-
-def has_all_in_key(table: RuleTable, func: torch._ops.OpOverload) -> bool:
-    """Return whether the key of a call has all that the choice of its row depends on."""
-    return _facts_of(table, func)[0]
-
-
-def _facts_of(table: RuleTable, func: torch._ops.OpOverload) -> tuple[bool, bool]:
+    And whether the player makes such calls: that takes a substitute or a native path, too.
+    """
     facts = _facts.get(id(table))
     if facts is None:
         facts = _facts.keep(table, {})
@@ -102,9 +96,33 @@ def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadIn
         return 0
     if overload.passes:
         return 1
-    return (2 if overload.dense_passes else 3) if has_all_in_key(table, func) else 0
+    return (2 if overload.dense_passes else 3) if facts_of(table, func)[0] else 0
 
 
-def is_played(func: torch._ops.OpOverload) -> bool:
-    """Return whether substitutes of an overload are: they write to ``self`` at most."""
-    return variant_of(func) == "inplace" or not func._schema.is_mutable
+_known: set[int] = set()
+"""The addresses that the player knows."""
+
+
+def learn_frames(player: native.Player, frame: FrameType | None, paths: dict[int, str]) -> None:
+    """Teach what the frames are, from one outwards, and the modules that have a path."""
+    while frame is not None:
+        role = lines.role_of(frame)
+        _learn(player, frame.f_code, role)
+        if role == lines.MODULE:
+            module = lines.module_called_by(frame)
+            if id(module) in paths:
+                _learn(player, module, lines.MODULE)
+        frame = frame.f_back
+
+
+def _learn(player: native.Player, learned: Any, role: int) -> None:
+    address = id(learned)
+    if address not in _known:
+        weakref.finalize(learned, _forget, player, address).atexit = False
+        _known.add(address)
+        player.dm_know(address, role)
+
+
+def _forget(player: native.Player, address: int) -> None:
+    player.dm_forget(address)
+    _known.discard(address)

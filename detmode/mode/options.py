@@ -119,12 +119,7 @@ def check_overrides(overrides: Overrides[K] | None, table: RuleTable) -> dict[st
 
 
 def operator_names(where: str, operators: Iterable[Operator]) -> tuple[str, ...]:
-    """Return operators by name; raise TypeError or ValueError for one that there is not.
-
-    Args:
-        where: the function that takes them, for the message.
-        operators: names or globs, or objects of ``torch.ops``.
-    """
+    """Return operators by name; raise TypeError or ValueError for one that there is not."""
     named = tuple(name for operator in operators for name in _dispatched(where, operator))
     for name in named:
         check_operator(where, name)
@@ -176,11 +171,7 @@ def is_glob(name: str) -> bool:
 def check_operator(where: str, name: str, table: RuleTable | None = None) -> None:
     """Refuse an unknown name or glob; names in a namespace that is not loaded are accepted.
 
-    Args:
-        where: the argument that has the name.
-        name: of an operator or an overload.
-        table: may name operators that this PyTorch does not have; :func:`default_rules` if not
-            given.
+    The table, by default :func:`default_rules`, may name operators that this PyTorch does not have.
 
     Raises:
         ValueError: neither a loaded library nor the table knows it, or no mode ever sees it.

@@ -1,7 +1,8 @@
-"""Counting the calls of other threads, which a mode does not see."""
+"""The threads that a mode's thread starts: it acts in them, or counts the calls that it misses."""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +11,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from detmode.bits.tensors import is_foreign
-from detmode.mode.dispatch_stack import acting
+from detmode.mode.dispatch_stack import acting, take_off
 from detmode.mode.higher_order import with_bodies
-from detmode.mode.levels import innermost
+from detmode.mode.levels import Level, innermost
 from detmode.process.dispatch import CompiledInside, caller_of, resolve_views, with_tensors
+from detmode.process.threads import Follower, follow_threads
+from detmode.process.undo import Undo
 from detmode.reports.page import plural
+from detmode.sites.forward_memory import forward_memory
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _NAMED = 3
@@ -24,6 +27,35 @@ _NAMED = 3
 
 Name = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]], str | None]
 """Returns the name under which a call counts; ``None`` if it does not count."""
+
+
+def receive_all(level: Level, follower: Follower, undo: Undo) -> None:
+    """Have PyTorch pass each call of the current thread to a level until ``undo`` runs."""
+    undo.note(functools.partial(_dismiss_guests, level))
+    follow_threads(follower, undo)
+    off = functools.partial(take_off, level, [])
+    undo.note(functools.partial(undo.run_in_thread, off))
+    TorchDispatchMode.__enter__(level)
+
+
+def guest_of(level: Level) -> Undo:
+    """Return the block in which a level acts in the current thread, which its own has started.
+
+    The settings are the process's, and chosen already.
+    """
+    guest = level.elsewhere(forward_memory())
+    level.mode.guests[id(guest)] = guest
+    block = acting(guest)
+    guest.become_innermost(block)
+    return block
+
+
+def _dismiss_guests(level: Level) -> None:
+    """Let threads go on without the mode, whose block ends before them."""
+    for reference in level.mode.guests.valuerefs():
+        guest = reference()
+        if guest is not None and guest.owner is level:
+            guest.set_innermost(False)
 
 
 class Witness(CompiledInside):
@@ -42,7 +74,7 @@ class Witness(CompiledInside):
         self._beside_modes = beside_modes
         self.counts: Counter[str] = Counter()
 
-    def in_this_thread(self) -> acting:
+    def in_this_thread(self) -> Undo:
         """Return a block in which the calls of this thread are counted, unless a mode acts."""
         return acting(self)
 

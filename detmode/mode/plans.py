@@ -28,13 +28,12 @@ from detmode.cuda.memory import COMPONENTS, components, range_of, share_memory
 from detmode.cuda.plan import Plan
 from detmode.cuda.python_player import player
 from detmode.cuda.recording import recording
-from detmode.mode.forms import GUARDS, FormFunctions, Matcher
+from detmode.mode.forms import GUARDS, FormFunction, form_function, matcher
 from detmode.mode.handled import Handled, Located
 from detmode.mode.overload_info import OverloadInfo
 from detmode.mode.row_counter import RowCounter
 from detmode.mode.substitution import run_validated
-from detmode.process.bounded import Bounded
-from detmode.process.by_id import ById
+from detmode.process.memo import ById, keep_bounded
 from detmode.process.setting import is_flag_on
 from detmode.sites.forward_memory import ForwardMemory, forward_place
 from detmode.sites.module_path import ModulePaths
@@ -43,7 +42,6 @@ from detmode.table.call_site import CallSite
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import RuleTable
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 NOT_PLAYED: Any = object()
@@ -88,18 +86,15 @@ _WITHOUT_PLAN = _Variant(lambda args, kwargs: (None,), None, False)
 """All other calls of a form, once one of them had a tensor of another layout."""
 
 
-class Plans:
-    """The plans for the calls of one overload, under the same rules and arguments of a mode.
-
-    Args:
-        overload: the facts.
-    """
+class _Plans:
+    """The plans for the calls of one overload, under the same rules and arguments of a mode."""
 
     def __init__(self, overload: OverloadInfo) -> None:
-        takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
-        self._form_functions = FormFunctions(overload.func, takes_sparse)
+        self._takes_sparse = any(row.rule.when.needs_sparse for row in overload.rows)
+        # By the number of positional arguments.
+        self._form_functions: dict[int, FormFunction] = {}
         # A form of which one call was made has none yet.
-        self._variants: Bounded[Any, tuple[_Variant, ...]] = Bounded(_FORMS)
+        self._variants: dict[Any, tuple[_Variant, ...]] = {}
 
     def play(
         self,
@@ -111,24 +106,21 @@ class Plans:
     ) -> Any:
         """Make and count a call, if there is a plan for it and nothing else looks at it.
 
-        Args:
-            memory: of the thread.
-            counter: of the mode.
-            overload: that is called.
-            args: of the call.
-            kwargs: of the call.
-
         Returns:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
         try:
             form = self._form_functions[len(args)](args, kwargs)
             variants = self._variants.get(form)
+        except KeyError:
+            number = len(args)
+            self._form_functions[number] = form_function(overload.func, number, self._takes_sparse)
+            return self.play(memory, counter, overload, args, kwargs)
         except (AttributeError, TypeError):
             # A number stands for a tensor.
             return HAS_NO_PLAN
         if variants is None:
-            self._variants.keep(form, ())
+            keep_bounded(self._variants, form, (), _FORMS)
             return HAS_NO_PLAN
         # Nothing is recorded, either, if another mode, a repetition or a tracer sees the call, or
         # PyTorch's flag is off.
@@ -166,7 +158,7 @@ class Plans:
         if problem := _problem_of(call.tensors):
             refuse(call, problem)
             if problem == _NEITHER:
-                self._variants.keep(form, (*variants, _WITHOUT_PLAN))
+                keep_bounded(self._variants, form, (*variants, _WITHOUT_PLAN), _FORMS)
             return run_validated(call)
         with recording_of(call) as recorder:
             result = run_validated(call)
@@ -174,7 +166,7 @@ class Plans:
         if recorder.problem is not None:
             refuse(call, recorder.problem)
         # Others may be reading the tuple.
-        self._variants.keep(form, (*variants, _variant(call, plan)))
+        keep_bounded(self._variants, form, (*variants, _variant(call, plan)), _FORMS)
         return result
 
     def forget(self) -> None:
@@ -182,19 +174,14 @@ class Plans:
         self._variants.clear()
 
 
-_plans: ById[Bounded[Any, Plans]] = ById()
+_plans: ById[dict[Any, _Plans]] = ById()
 """For each table of rules, those of its overloads under the arguments of a mode."""
 
 
-def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> Plans | None:
+def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> _Plans | None:
     """Return the plans of an overload; ``None`` if it is never planned.
 
     They live as long as the table, of which a program may make a mode for each step.
-
-    Args:
-        overload: the facts.
-        table: the rules of the mode.
-        arguments: those of the mode's on which its decisions depend.
     """
     actions = [row.rule.action for row in overload.rows]
     substitutes = [action for action in actions if isinstance(action, Substitute)]
@@ -209,9 +196,9 @@ def plans_of(overload: OverloadInfo, table: RuleTable, *arguments: Hashable) -> 
         return None
     plans = _plans.get(id(table))
     if plans is None:
-        plans = _plans.keep(table, Bounded(_OVERLOADS))
+        plans = _plans.keep(table, {})
     key = overload.func, overload.override, *arguments
-    return plans.get(key) or plans.keep(key, Plans(overload))
+    return plans.get(key) or keep_bounded(plans, key, _Plans(overload), _OVERLOADS)
 
 
 def is_launcher(function: Callable[..., Any]) -> bool:
@@ -257,7 +244,6 @@ def is_captured(tensors: Sequence[Tensor]) -> bool:
 
 
 def _problem_of(tensors: Sequence[Tensor]) -> str | None:
-    """Return the reason why nothing can be recorded of a call with such tensors."""
     if not tensors:
         return "it has no tensors"
     if any(tensor.layout not in COMPONENTS for tensor in tensors):
@@ -282,9 +268,8 @@ def recording_of(call: Handled) -> AbstractContextManager[Any]:
 
 
 def _variant(call: Handled, plan: Plan | None) -> _Variant:
-    """Return the variant of a call, whose plan is given."""
     gradients = any(tensor.requires_grad for tensor in call.tensors)
     if plan is None:
-        return _Variant(Matcher(call, ()).function(), None, gradients)
+        return _Variant(matcher(call, ()), None, gradients)
     play = player(plan, call.tensors[0].get_device())
-    return _Variant(Matcher(call, plan.writes).function(), play, gradients)
+    return _Variant(matcher(call, plan.writes), play, gradients)

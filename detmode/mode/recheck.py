@@ -33,7 +33,7 @@ from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.messages import with_place
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import Run, SampledCalls
+from detmode.mode.sampled_calls import Run, gap_after
 from detmode.process.arguments import tensors_in
 from detmode.process.dispatch import resolve_views, without_modes
 from detmode.process.rank import rank_and_size
@@ -43,7 +43,6 @@ from detmode.sites.observers import repeated, repetition
 from detmode.table.call_site import CallSite
 from detmode.table.twins import SITE
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 WINDOW = 32
@@ -169,16 +168,14 @@ class _Sampled:
 class Recheck:
     """The calls of one mode that are made twice, and the differences found.
 
-    Args:
-        rate: the share of calls that are sampled, above 0 and at most 1.
-        logger: gets a line for each call that is not made twice.
-
     Attributes:
-        sample: the sampled calls; it counts all that levels receive.
+        left: the calls until the next sampled one, which levels count.
     """
 
     def __init__(self, rate: float, logger: logging.Logger) -> None:
-        self.sample = SampledCalls(rate)
+        self._rate = rate
+        # The number of the next sampled call.
+        self._next = self.left = gap_after(0, rate)
         self._logger = logger
         self._process = os.getpid()
         self._digests: Digests | None = None
@@ -190,8 +187,8 @@ class Recheck:
     def head(self) -> dict[str, float]:
         """Return what a report says of the calls made twice."""
         return {
-            "rate": self.sample.rate,
-            "calls": self.sample.calls,
+            "rate": self._rate,
+            "calls": self._next - self.left,
             "sampled": self._sampled,
             "made_twice": self._made_twice,
             "differing": self._differing,
@@ -227,7 +224,7 @@ class Recheck:
         # In a forked process the mode is inherited.
         if repetition.actions is not None or os.getpid() != self._process:
             return run(args, kwargs)
-        number = self.sample.take()
+        number = self.sample()
         self._sampled += 1
         if not isinstance(func, torch._ops.OpOverload):
             return run(args, kwargs)
@@ -253,6 +250,16 @@ class Recheck:
         if self._in_window >= WINDOW:
             self.compare()
         return result
+
+    def sample(self) -> int:
+        """Return the number of the call that is sampled now, and draw that of the next one.
+
+        Several threads may make calls; their order is then the order of the numbers.
+        """
+        number = self._next - self.left
+        gap = gap_after(number, self._rate)
+        self._next, self.left = number + gap, gap
+        return number
 
     def _facts_of(
         self, level: Level, func: torch._ops.OpOverload
@@ -303,7 +310,6 @@ class Recheck:
         self._in_window += 1
 
     def _pair(self, name: str, *sides: Tensor | None) -> _Pair:
-        """Digest the two results of one name; a missing one counts as empty."""
         once, again = (torch.empty(0, device="cpu") if side is None else side for side in sides)
         if self._digests is None:
             self._digests = Digests()
@@ -365,7 +371,6 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _message(calls: tuple[VaryingCall, ...]) -> str:
-    """Return the error's text: the first call in full, and the number of the others."""
     call = calls[0]
     sides = "; ".join(f"{name}: {' then '.join(digests)}" for name, digests in call.digests.items())
     rank = "" if call.rank is None else f" of rank {call.rank}"

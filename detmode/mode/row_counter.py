@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import floordiv
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from detmode.mode.decide import Decision
 from detmode.mode.handled import Handled
 from detmode.process.interface import Interface
+from detmode.process.log import FIELDS
 from detmode.process.setting import is_flag_on
 from detmode.process.undo import Lock
 from detmode.reports.report import Report
@@ -45,28 +46,21 @@ _DEVICES = frozenset({"cuda", "mps"})
 _lock = Lock()
 
 
+@dataclass(eq=False, slots=True)
 class ModuleCalls:
-    """The calls of one row that are made in one module.
+    """The number of the calls of one row that are made in one module, or outside of any."""
 
-    Attributes:
-        row: the row, whose calls are counted here.
-        module: the path of the module, or ``None``.
-        count: their number.
-    """
-
-    __slots__ = ("count", "module", "row")
-
-    def __init__(self, row: ReportRow, module: str | None) -> None:
-        self.row = row
-        self.module = module
-        self.count = 0
+    row: ReportRow
+    module: str | None
+    count: int = 0
 
 
-class Course:
+class _Course:
     """The order of a run's calls, in memory that does not grow with their number.
 
     The latest calls are kept one by one. Earlier ones are counted in stretches of the run, which
-    become twice as long whenever there are too many. Several threads may add calls.
+    become twice as long whenever there are too many. Several threads may add calls; the methods
+    need the lock.
 
     Attributes:
         latest: of each call those that it is one of; new ones are added at the end.
@@ -79,23 +73,17 @@ class Course:
         self._length = 1
         self._counted = 0
 
-    def shorten(self) -> None:
-        """Count the latest calls, which are as many as ``RECENT``."""
-        _lock.run(self._count)
-
     def __len__(self) -> int:
         """Return the number of calls."""
         return self._counted + len(self.latest)
 
     def parts(self) -> list[tuple[ModuleCalls, int]]:
         """Return the parts of the run in order: each time the number of calls of one row."""
-        return _lock.run(self._parts)
-
-    def _parts(self) -> list[tuple[ModuleCalls, int]]:
         counted = [(calls, count) for (_, calls), count in self._counts.items()]
         return counted + [(calls, 1) for calls in list(self.latest)]
 
-    def _count(self) -> None:
+    def shorten(self) -> None:
+        """Count the latest calls, which are as many as ``RECENT``."""
         latest = self.latest[:RECENT]
         if len(latest) < RECENT:
             return  # another thread has counted them
@@ -136,7 +124,7 @@ class RowCounter:
         self._rows: dict[tuple[str, str, str], ReportRow] = {}
         # By the row's line, and the module.
         self._calls: dict[tuple[str, str, str, str | None], ModuleCalls] = {}
-        self._course = Course()
+        self._course = _Course()
 
     def of_another_thread(self) -> RowCounter:
         """Return a counter of the same rows for a thread that works beside the mode's own."""
@@ -145,13 +133,9 @@ class RowCounter:
         return counter
 
     def report(self, head: Mapping[str, Any]) -> Report:
-        """Return a copy of the rows so far, in the order of their first calls.
-
-        Args:
-            head: of the report.
-        """
+        """Return a copy of the rows so far, in the order of their first calls."""
         # The rows last: other threads may begin new ones meanwhile.
-        course, all_calls = self._course.parts(), list(self._calls.values())
+        course, all_calls = _lock.run(self._course.parts), list(self._calls.values())
         rows = list(self._rows.values())
         calls_of: dict[int, list[ModuleCalls]] = {id(row): [] for row in rows}
         for calls in all_calls:
@@ -192,11 +176,6 @@ class RowCounter:
     def count_known(self, name: str, action: str, place: CallSite) -> bool:
         """Count a call in a row that has begun, and whose calls are logged no more.
 
-        Args:
-            name: of the overload, as reports show it.
-            action: on the call.
-            place: of the call.
-
         Returns:
             False if there is no such row; the call is not counted then.
         """
@@ -207,7 +186,6 @@ class RowCounter:
         return True
 
     def _add(self, calls: ModuleCalls) -> None:
-        """Add a call to those that it is one of."""
         if self._thread is not None:
             self.other_threads.add(self._thread)
         # Autograd's threads count at the same time. Each of these statements calls nothing between
@@ -216,7 +194,7 @@ class RowCounter:
         latest = self._course.latest
         latest.append(calls)
         if len(latest) >= RECENT:
-            self._course.shorten()
+            _lock.run(self._course.shorten)
 
     def calls_of(self, call: Handled, decision: Decision) -> ModuleCalls:
         """Return the calls with which a call was counted."""
@@ -233,7 +211,7 @@ class RowCounter:
             calls.count += 1
         self._course.latest += in_order
         while len(self._course.latest) >= RECENT:
-            self._course.shorten()
+            _lock.run(self._course.shorten)
 
     def _begin(self, call: Handled, decision: Decision) -> tuple[ModuleCalls, bool]:
         """Begin the calls in a module of the row of a call; also return whether the row is new."""
@@ -271,17 +249,9 @@ class RowCounter:
             return
         assert call.site is not None
         shapes = [_describe(tensor) for tensor in call.tensors]
-        fields = {
-            "call": len(self._course),
-            "overload": record.overload,
-            "action": record.action,
-            "family": record.family,
-            "guarantee": record.guarantee,
-            "site": record.site,
-            "nn_module": call.site.module,
-            "shapes": shapes,
-            "reason": decision.why,
-        }
+        about = record.overload, record.action, record.family, record.guarantee, record.site
+        values = len(self._course), *about, call.site.module, shapes, decision.why
+        fields = dict(zip(FIELDS, values))
         self._logger.debug(
             "%(call)d %(overload)s %(action)s [%(family)s] %(shapes)s at %(site)s: %(reason)s",
             {**fields, "shapes": ", ".join(shapes)},
@@ -290,19 +260,12 @@ class RowCounter:
 
 
 def _counted(row: ReportRow, parts: list[ModuleCalls]) -> ReportRow:
-    """Return a copy of a row with the numbers of its calls."""
     modules = {calls.module: calls.count for calls in parts if calls.module is not None}
     return replace(row, count=sum(calls.count for calls in parts), modules=modules)
 
 
 def remedy_for(call: Handled, decision: Decision, interface: Interface) -> str | None:
-    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed.
-
-    Args:
-        call: the call.
-        decision: on the call.
-        interface: through which the mode was started.
-    """
+    """Return advice on a call, or on the row that it starts; ``None`` if nothing is needed."""
     rule = call.rule
     overridden = decision.override
     substitute_exists = rule is not None and isinstance(rule.action, Substitute)

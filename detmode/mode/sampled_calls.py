@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,7 +22,6 @@ from detmode.process.dispatch import trace_paused, untrace_dispatch, with_tensor
 from detmode.process.rank import rank_and_size
 from detmode.table.twins import SITE
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 _MOST = 2.0**62
@@ -35,83 +34,65 @@ Receive = Callable[[Level, Any, tuple[Any, ...], dict[str, Any], Run, "str | Non
 makes the call once, and the site that compiled code gives."""
 
 
-class SampledCalls:
-    """The numbers of the sampled calls.
+def gap_after(number: int, rate: float) -> int:
+    """Draw how many calls after one the next is sampled: each with the same probability.
 
-    They depend on the seed of PyTorch's default generator and on the rank alone. Several threads
-    may make calls; their order is then the order of the numbers.
+    The gaps depend on the seed of PyTorch's default generator and on the rank alone.
 
     Args:
+        number: of the call; 0 before the first one.
         rate: the share of calls that are sampled, above 0 and at most 1.
+    """
+    if rate == 1:
+        return 1
+    # Both may change between two draws. A hash is drawn 30 times sooner than by Random.
+    seed = f"{torch.default_generator.initial_seed()} {rank_and_size()[0]} {number}"
+    drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
+    # The number of failures before the first success, by the inverse of its distribution.
+    return 1 + int(min(math.log((drawn + 1) / 2**64) / math.log1p(-rate), _MOST))
+
+
+class _Recheck(Protocol):
+    """The part of a recheck that makes the sampled calls.
 
     Attributes:
         left: the calls until the next sampled one; 0 or less if the call of that number could not
             be sampled, so that the next one is.
     """
 
-    # Each call reads and writes one, and slots are quicker.
-    __slots__ = ("_number", "left", "rate")
-
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self._number = self.left = 0
-        self._draw()
+    left: int
 
     @property
-    def calls(self) -> int:
-        """The calls received so far."""
-        return self._number - self.left
-
-    def take(self) -> int:
-        """Return the number of the call that is sampled now, and draw the next one."""
-        number = self._number = self.calls
-        self._draw()
-        return number
-
-    def _draw(self) -> None:
-        """Draw the number of the next sampled call: each is sampled with the same probability."""
-        gap = 1
-        if self.rate < 1:
-            # Both may change between two draws. A hash is drawn 30 times sooner than by Random.
-            seed = f"{torch.default_generator.initial_seed()} {rank_and_size()[0]} {self._number}"
-            drawn = int.from_bytes(blake2b(seed.encode(), digest_size=8).digest(), "little")
-            # The number of failures before the first success, by the inverse of its distribution.
-            gap += int(min(math.log((drawn + 1) / 2**64) / math.log1p(-self.rate), _MOST))
-        self._number += gap
-        self.left = gap
+    def receive(self) -> Receive:
+        """Makes a sampled call."""
 
 
-class RecheckedLevel(Level):
+class _RecheckedLevel(Level):
     """A level that counts the calls that it receives, and hands the sampled ones over.
 
     It receives all calls from the dispatcher, or, if it lists, those of listed operators from their
     kernels, which intercept them.
-
-    Args:
-        mode: as of any level.
-        sample: says which calls are sampled.
-        receive: makes a sampled call.
     """
 
-    def __init__(self, mode: BaseMode, sample: SampledCalls, receive: Receive) -> None:
+    def __init__(self, mode: BaseMode, recheck: _Recheck) -> None:
         super().__init__(mode)
-        self._sample, self._receive = sample, receive
+        self._recheck = recheck
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         # An outer level gets the calls of the innermost one, which has counted them.
         if self.is_innermost and not self.intercepts_listed:
-            sample = self._sample
-            sample.left -= 1
+            recheck = self._recheck
+            recheck.left -= 1
             # A subclass desugars first; the operators that it is made of come here, too.
-            if sample.left <= 0 and not any(map(is_foreign, types)):
+            if recheck.left <= 0 and not any(map(is_foreign, types)):
                 kwargs = kwargs or {}
                 run = partial(Level.__torch_dispatch__, self, func, types)
                 if isinstance(func, torch._ops.OpOverload):
                     args = with_tensors(func, args)
                 with trace_paused():
-                    return self._receive(self, func, args, kwargs, run, kwargs.get(SITE))
+                    return recheck.receive(self, func, args, kwargs, run, kwargs.get(SITE))
         return Level.__torch_dispatch__(self, func, types, args, kwargs)
 
     def intercept(
@@ -124,11 +105,22 @@ class RecheckedLevel(Level):
     ) -> Any:
         """Intercept a call, which is counted here if it comes from a kernel."""
         if self.intercepts_listed and self.is_innermost:
-            self._sample.left -= 1
-            if self._sample.left <= 0:
+            recheck = self._recheck
+            recheck.left -= 1
+            if recheck.left <= 0:
                 run = partial(super().intercept, overload, traced=traced, site=site)
-                return self._receive(self, overload.twin or overload.func, args, kwargs, run, site)
+                return recheck.receive(
+                    self, overload.twin or overload.func, args, kwargs, run, site
+                )
         return super().intercept(overload, args, kwargs, traced, site)
 
 
-untrace_dispatch(RecheckedLevel)
+untrace_dispatch(_RecheckedLevel)
+_rechecked: dict[type[Level], type[_RecheckedLevel]] = {}
+
+
+def rechecked(level: type[Level]) -> type[_RecheckedLevel]:
+    """Return the class of levels that hand over the sampled calls, and are else of a class."""
+    if level not in _rechecked:
+        _rechecked[level] = type(f"Rechecked{level.__name__}", (_RecheckedLevel, level), {})
+    return _rechecked[level]

@@ -13,13 +13,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from detmode.mode.handled import Handled
 from detmode.mode.overload_info import OverloadInfo
 from detmode.process.arguments import SCALARS, tensors_in
-from detmode.process.bounded import Bounded
 from detmode.process.extent import extent_of
+from detmode.process.memo import keep_bounded
 from detmode.process.torch_settings import deterministic_flag
 from detmode.process.undo import Calls
 from detmode.table.rule import Substitute
 
-# pytest and IPython leave out frames of this module: the line of the program is what matters.
 __tracebackhide__ = True
 
 validations = Calls()
@@ -28,7 +27,8 @@ validations = Calls()
 _HISTC_OUT = torch.ops.aten.histc.out
 """Its CUDA kernel copies the counts to any dtype; the CPU kernel refuses."""
 
-_valid: Bounded[tuple[Any, ...], None] = Bounded(1 << 13)
+_valid: dict[tuple[Any, ...], None] = {}
+_MOST_VALID = 1 << 13
 _SPARSE = object()
 """Stands for arguments without shapes to compare: a sparse tensor has no strides, and an object of
 TorchScript's, such as packed weights, no ``__eq__``."""
@@ -85,7 +85,7 @@ def validate(call: Handled) -> None:
             if "keyword argument" not in str(error):
                 raise
             return
-    _valid.keep(key, None)
+    keep_bounded(_valid, key, None, _MOST_VALID)
 
 
 def _run_shape_function(func: torch._ops.OpOverload, metas: Mapping[str, Any]) -> None:
@@ -159,23 +159,15 @@ def run_validated(call: Handled) -> Any:
 
 def run_unvalidated(call: Handled, /, *args: Any, **kwargs: Any) -> Any:
     """Make a call by its substitute; an observer may make it again on other tensors."""
-    return run_substitute(_action_of(call), call.overload, call.signature.bind(args, kwargs))
-
-
-def _action_of(call: Handled) -> Substitute:
-    action = call.rule.action if call.rule is not None else None
-    assert isinstance(action, Substitute)
-    return action
+    rule: Any = call.rule
+    return run_substitute(rule.action, call.overload, call.signature.bind(args, kwargs))
 
 
 def run_substitute(action: Substitute, overload: OverloadInfo, arguments: dict[str, Any]) -> Any:
     """Call a substitute for an overload and deliver the result as the variant does.
 
-    Args:
-        action: the substitute; its function takes the functional operator's arguments and writes to
-            ``out`` if it has that keyword.
-        overload: the overload that was called.
-        arguments: the arguments by schema name, including ``out`` arguments.
+    Its function takes the functional operator's arguments and writes to ``out`` if it has that
+    keyword; ``arguments`` include ``out`` arguments.
 
     Raises:
         RuntimeError: as in ATen, a written tensor has another dtype than the result, shares memory
@@ -228,12 +220,7 @@ def _host_kernels() -> dict[str, Callable[..., Any]]:
 
 
 def on_host(overload: OverloadInfo, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes calls on the CPU as on CUDA: for some operators ATen lacks a CPU kernel.
-
-    Args:
-        overload: the operator.
-        run: makes a call by ATen.
-    """
+    """Return what makes calls on the CPU as on CUDA: for some operators ATen lacks a CPU kernel."""
     function = _host_kernels().get(overload.func._schema.name)
     if function is None:
         return run
@@ -261,7 +248,6 @@ def _check_written(target: torch.Tensor) -> None:
 
 
 def _shares_memory(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether two elements of a nonempty tensor have the same address."""
     reach = 0
     for stride, size in sorted(zip(strides, shape)):
         if size > 1 and stride <= reach:

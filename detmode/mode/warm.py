@@ -109,12 +109,7 @@ def warm(
 def kernels(
     rows: Iterable[Row], dtypes: Iterable[torch.dtype] | None = None
 ) -> dict[Source, tuple[str, ...]]:
-    """Return the entries that the substitutes of rows may launch, by source.
-
-    Args:
-        rows: of a rule table.
-        dtypes: of the results; any if not given.
-    """
+    """Return the entries that substitutes of rows may launch for dtypes, or for any, by source."""
     actions = [row.rule.action for row in rows]
     sources = dict.fromkeys(
         source

@@ -37,6 +37,7 @@ _TRACER: Any = torch._C._parse_dispatch_key("Tracer")
 _takes_numbers = torch._C._should_allow_numbers_as_tensors
 _NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 _TENSOR_TYPES = ("Tensor", "Optional[Tensor]")
+_NOTHING = nullcontext()
 _TRACED_INSIDE = frozenset(
     f"aten::{name}"
     for name in (
@@ -205,19 +206,17 @@ def _set_trace(trace: Any) -> None:
     set_excluded(_TRACER, was_excluded)
 
 
-def traced_inside(func: torch._ops.OpOverload) -> Undo:
+def traced_inside(func: torch._ops.OpOverload) -> AbstractContextManager[object]:
     """Have ``torch.jit.trace`` record the calls inside an operator that it does not record itself.
 
     It records a call above the modes, but for some operators: of those it records the calls that
     their kernels make. A mode receives a call with the tracer's key excluded, so that nothing would
     be recorded, and the result be a constant of the graph.
     """
-    return Undo(functools.partial(_trace_inside, func))
+    return Undo(_trace_inside) if is_tracing() and is_traced_inside(func) else _NOTHING
 
 
-def _trace_inside(func: torch._ops.OpOverload, undo: Undo) -> None:
-    if not (is_tracing() and is_traced_inside(func)):
-        return
+def _trace_inside(undo: Undo) -> None:
     undo.note(functools.partial(set_excluded, _TRACER, _is_excluded(_TRACER)))
     set_excluded(_TRACER, False)
     if _thread.paused_trace is not None:

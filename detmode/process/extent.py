@@ -6,12 +6,9 @@ from torch import Tensor
 
 
 def extent_of(tensor: Tensor) -> tuple[int, int]:
-    """Return where the memory of a tensor's elements begins and ends, in bytes of its storage.
+    """Return where a strided tensor's elements begin and end, in bytes of its storage.
 
     Gaps between the elements count. Of a tensor without elements both are where it would begin.
-
-    Args:
-        tensor: strided, and with a storage.
 
     Example:
         >>> extent_of(torch.arange(10, dtype=torch.int16)[3:8:2])

@@ -52,11 +52,6 @@ def replace_file(path: str | os.PathLike[str], content: bytes, mode: int = 0o666
 def replace_entry(path: str | os.PathLike[str], content: bytes, mode: int) -> None:
     """Put a new file in the place of what has this name, be it a link or a pipe, atomically.
 
-    Args:
-        path: the file; what a link of this name leads to stays as it is.
-        content: the whole file.
-        mode: the permissions of the new file, less those that the umask takes.
-
     Raises:
         OSError: it cannot be written; nothing is left beside it.
     """
@@ -108,10 +103,6 @@ def _without_waiting(path: str, flags: int) -> int:
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
     """Return the content of a regular file.
-
-    Args:
-        path: the file, or a link to one.
-        most: the largest number of bytes that it may have.
 
     Raises:
         OSError: there is no such file, it is not a regular one, or it cannot be read.

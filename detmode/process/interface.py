@@ -98,11 +98,7 @@ class Interface:
 
 
 def _arguments_of(call: str) -> dict[str, Any]:
-    """Return the arguments of a call that are literals.
-
-    Raises:
-        SyntaxError, TypeError, ValueError: it is no such call.
-    """
+    """Return the arguments of a call that are literals; raise an error if it is no such call."""
     node = ast.parse(call, mode="eval").body
     if not isinstance(node, ast.Call):
         raise TypeError(call)

@@ -18,8 +18,6 @@ _TEXT = logging.Formatter("detmode %(levelname)s: %(message)s")
 
 
 class _JsonLines(logging.Formatter):
-    """Formats a record as a JSON object on one line."""
-
     def format(self, record: logging.LogRecord) -> str:
         head = {
             "time": record.created,

@@ -20,12 +20,7 @@ _MARK = "_detmode_stand_in"
 
 
 class _StandIn:
-    """One replacement of a function, and whether it still stands for that.
-
-    Args:
-        original: the function.
-        make: makes the replacement.
-    """
+    """One replacement of a function, and whether it still stands for that."""
 
     def __init__(
         self, original: Callable[..., Any], make: Callable[..., Callable[..., Any]]

@@ -38,13 +38,7 @@ def defaults_for(folder: Path) -> dict[str, Any]:
 
 
 def as_words(project: Mapping[str, Any], known: Container[str], typed: Container[str]) -> list[str]:
-    """Return a project's options as they are typed.
-
-    Args:
-        project: the options.
-        known: the command's options, such as ``"--strict"``.
-        typed: those of the command line, which win.
-    """
+    """Return a project's options that a command knows as they are typed; those typed there win."""
     words: list[str] = []
     for name, value in project.items():
         option = f"--{name}"

@@ -38,11 +38,8 @@ class _OutsidePython:
     """Calls of the same kind that are made without Python: none, until a player in C++ is there.
 
     Such calls do not begin while calls wait for a value of a setting or hold one
-    (:attr:`Setting.holds`).
-
-    Attributes:
-        here: returns whether the current thread is in one of them.
-        elsewhere: returns whether another thread is.
+    (:attr:`Setting.holds`). ``here`` and ``elsewhere`` return
+    whether this thread, or another one, is in one of them.
     """
 
     def __init__(self) -> None:
@@ -53,7 +50,7 @@ class _OutsidePython:
 outside_python = _OutsidePython()
 
 
-class ConflictError(RuntimeError):
+class _ConflictError(RuntimeError):
     """Calls of two threads need different values of a setting of the process."""
 
 
@@ -71,6 +68,9 @@ class Setting(Generic[T]):
         is_local: returns whether each thread has its own value.
 
     Attributes:
+        holding: given a value, returns the block that holds it while a call runs; entering it
+            raises RuntimeError if a call of another thread needs another value for longer than
+            ``PATIENCE``.
         holds: the number of calls that wait for a value or hold one.
     """
 
@@ -92,8 +92,10 @@ class Setting(Generic[T]):
         # What each open block found, in the order in which they began.
         self._open: dict[Undo, T] = {}
         # Calls, in order of arrival.
-        self._waiting: list[holding[T]] = []
-        self._active: list[holding[T]] = []
+        self._waiting: list[_Hold[T]] = []
+        self._active: list[_Hold[T]] = []
+        # Not a method, whose call would be one more of each allowed call.
+        self.holding: Callable[[T], Undo] = functools.partial(_Hold, self)
         self.holds = ctypes.c_int(0)
         # While calls are active: the program's value, and the value last written for a call.
         self._chosen: T
@@ -153,7 +155,7 @@ class Setting(Generic[T]):
             # The user's settings are restored even if another call keeps running, or the program
             # has replaced the clock, and it fails.
             self._lock.run(self._put_back, block)
-            if not isinstance(error, ConflictError):
+            if not isinstance(error, _ConflictError):
                 raise
 
     def _leave_to_next(self, block: Undo) -> bool:
@@ -186,7 +188,7 @@ class Setting(Generic[T]):
         if self._needed is None:
             self._lock.run(section, *args)
         else:
-            holding(self, value).around(self._lock.run, section, *args)
+            self.holding(value).around(self._lock.run, section, *args)
 
     def _set(self, value: T) -> None:
         if self._active:
@@ -196,7 +198,7 @@ class Setting(Generic[T]):
 
     # Calls
 
-    def _take(self, hold: holding[T]) -> bool:
+    def _take(self, hold: _Hold[T]) -> bool:
         """Hold the value unless another thread's call needs another one; return success."""
         if hold not in self._waiting:
             # Before checking: a native call that begins now sees it, and waits in turn.
@@ -213,7 +215,7 @@ class Setting(Generic[T]):
         self._write(hold.value)
         return True
 
-    def _must_wait(self, hold: holding[T]) -> bool:
+    def _must_wait(self, hold: _Hold[T]) -> bool:
         for active in tuple(self._active):
             if active.thread != hold.thread and active.value != hold.value:
                 return True
@@ -233,14 +235,14 @@ class Setting(Generic[T]):
         # Counted again each time: an interrupt between a list and a sum would last.
         self.holds.value = len(self._waiting) + len(self._active)
 
-    def _drop(self, hold: holding[T]) -> None:
+    def _drop(self, hold: _Hold[T]) -> None:
         if hold in self._waiting:
             self._waiting.remove(hold)
         if hold in self._active:
             self._release(hold)
         self._count_holds()
 
-    def _release(self, hold: holding[T]) -> None:
+    def _release(self, hold: _Hold[T]) -> None:
         after = self._chosen
         if len(self._active) > 1:
             after = [active for active in self._active if active is not hold][-1].value
@@ -263,16 +265,8 @@ class Setting(Generic[T]):
 all_settings: list[Setting[Any]] = []
 
 
-class holding(Undo, Generic[T]):
-    """Holds a value of a setting while a call runs.
-
-    Args:
-        setting: the setting.
-        value: the value that the call needs.
-
-    Raises:
-        ConflictError: a call of another thread needs another value for longer than ``PATIENCE``.
-    """
+class _Hold(Undo, Generic[T]):
+    """The value of a setting that a call needs while it runs."""
 
     def __init__(self, setting: Setting[T], value: T) -> None:
         # Without the call of Undo's, which is for steps.
@@ -295,7 +289,7 @@ class holding(Undo, Generic[T]):
         patient_until = time.monotonic() + PATIENCE
         while not setting._lock.run(setting._take, self):
             if time.monotonic() > patient_until:
-                raise ConflictError(
+                raise _ConflictError(
                     f"{setting.name} belongs to the process, and calls of two threads need "
                     "different values at the same time: this call has waited for the other for "
                     f"{PATIENCE:.0f} seconds; run such calls in one thread, or one after another"

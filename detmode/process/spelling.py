@@ -6,13 +6,7 @@ from collections.abc import Iterable
 
 
 def did_you_mean(word: str, known: Iterable[str], most: int = 1) -> str:
-    """Return ``"; did you mean 'x'?"`` if a known word is similar, else an empty text.
-
-    Args:
-        word: as it was given.
-        known: the words that there are.
-        most: the number of suggestions.
-    """
+    """Return ``"; did you mean 'x'?"`` if a known word is similar, else an empty text."""
     import difflib  # with the first mistake
 
     matches = [repr(match) for match in difflib.get_close_matches(word, sorted(known), n=most)]

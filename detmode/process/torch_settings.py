@@ -13,14 +13,7 @@ import torch
 import wrapt
 from torch.utils import _python_dispatch
 
-from detmode.process.setting import (
-    FILL,
-    FLAG,
-    Setting,
-    holding,
-    is_flag_on,
-    native_calls,
-)
+from detmode.process.setting import FILL, FLAG, Setting, is_flag_on, native_calls
 from detmode.process.undo import Undo
 
 _get_flag = torch._C._get_deterministic_algorithms
@@ -32,9 +25,9 @@ NOT_CALLED: Any = object()
 """In place of the result of a call that was not made."""
 
 
-def deterministic_flag(mode: bool) -> holding[tuple[bool, bool]]:
+def deterministic_flag(mode: bool) -> Undo:
     """Hold PyTorch's deterministic flag at ``mode``, without ``warn_only``, while a call runs."""
-    return holding(FLAG, (mode, False))
+    return FLAG.holding((mode, False))
 
 
 def call_native(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -48,7 +41,7 @@ def call_native(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
         return result
     run = functools.partial(native_calls.run, function, *args, **kwargs)
     if _get_benchmark():
-        run = functools.partial(holding(CUDNN_BENCHMARK, False).around, run)
+        run = functools.partial(CUDNN_BENCHMARK.holding(False).around, run)
     return deterministic_flag(True).around(run)
 
 
@@ -60,11 +53,7 @@ def call_if_settled(
 ) -> Any:
     """Call ``function`` if the settings of deterministic paths are in force, as they mostly are.
 
-    Args:
-        function: makes the call.
-        args: of the call.
-        kwargs: of the call.
-        reads_warn_only: false if it does not matter to the function.
+    ``reads_warn_only`` is false if PyTorch's ``warn_only`` does not matter to the function.
 
     Returns:
         The result, or ``NOT_CALLED`` if the call was not made.

@@ -64,8 +64,6 @@ class Lock:
 
 
 class _Later(threading.local):
-    """The steps that are left to the current thread."""
-
     def __init__(self) -> None:
         self.steps: list[Callable[[], object]] = []
 
@@ -300,11 +298,7 @@ class _Progress:
 
 
 class _Own(threading.local):
-    """The progress of a thread.
-
-    Args:
-        threads: the progress of all threads; it is put there.
-    """
+    """The progress of a thread."""
 
     def __init__(self, threads: weakref.WeakValueDictionary[int, _Progress]) -> None:
         self.progress = _Progress()

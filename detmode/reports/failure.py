@@ -6,7 +6,7 @@ import traceback
 from types import TracebackType
 
 from detmode.reports.page import shortened
-from detmode.sites.cells import place_in
+from detmode.sites.source_lines import place_in
 
 
 class AbruptEnd(SystemExit):

@@ -4,50 +4,31 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import torch
-
-from detmode.process.bounded import Bounded
 
 T = TypeVar("T")
 
 COPY_SLICES = "CopySlices"
 _APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
-_NOTES = 1 << 16
 _NAMES = 1 << 12
 
 
-class ByNode(Generic[T]):
-    """Values for autograd nodes, by their numbers.
+ByNode = tuple[dict[int, T], dict[int, T]]
+"""Values for autograd nodes, by their numbers: of nodes that the thread makes, and of others.
 
-    Numbers belong to the thread that makes the node: those of autograd's own threads
-    (recomputation, double backward) may repeat this thread's.
-    """
+Numbers belong to the thread that makes the node: those of autograd's own threads (recomputation,
+double backward) may repeat this thread's."""
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._own: Bounded[int, T] = Bounded(_NOTES)
-        self.foreign: Bounded[int, T] = Bounded(_NOTES)
 
-    @property
-    def mine(self) -> Bounded[int, T]:
-        """The values for the nodes that the current thread makes."""
-        return self._own if threading.get_ident() == self._thread else self.foreign
-
-    @property
-    def repeats(self) -> bool:
-        """True if the current thread's numbers may repeat, because several threads share them."""
-        return self.mine is self.foreign
-
-    def of(self, node: torch.autograd.graph.Node) -> list[T]:
-        """Return the candidates for a node's value: one, or two if numbers repeat."""
-        # Writing to a view: the node of the copy is made right after the one of the operator.
-        number = node._sequence_nr() - node.name().endswith(COPY_SLICES)
-        return list(filter(None, (self._own.get(number), self.foreign.get(number))))
+def values_of(node: torch.autograd.graph.Node, by_node: ByNode[T]) -> list[T]:
+    """Return the candidates for a node's value: one, or two if numbers repeat."""
+    # Writing to a view: the node of the copy is made right after the one of the operator.
+    number = node._sequence_nr() - node.name().endswith(COPY_SLICES)
+    return [values[number] for values in by_node if number in values]
 
 
 def nodes_around() -> Iterator[torch.autograd.graph.Node]:

@@ -12,27 +12,27 @@ import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from detmode.process.memo import keep_bounded
 from detmode.process.undo import Undo
-from detmode.sites.autograd_nodes import COPY_SLICES, ByNode, may_be_made_by, nodes_around
-from detmode.sites.cells import place_in
-from detmode.sites.graph_nodes import place_of
-from detmode.sites.lines import (
-    backward_site,
-    nearest,
-    nearest_place,
-    own_line,
-    site_of,
+from detmode.sites.autograd_nodes import (
+    COPY_SLICES,
+    ByNode,
+    may_be_made_by,
+    nodes_around,
+    values_of,
 )
+from detmode.sites.graph_nodes import place_of
+from detmode.sites.lines import backward_site, nearest, nearest_place, own_line, site_of
 from detmode.sites.module_path import ModulePaths
 from detmode.sites.native_memory import process
+from detmode.sites.source_lines import place_in
 from detmode.sites.user_files import is_users
 from detmode.table.call_site import CallSite, Note, Site
 from detmode.table.names import matches
@@ -43,6 +43,9 @@ _get_frame = sys._getframe
 _current_node = torch._C._current_autograd_node
 _FunctionBase = torch._C._FunctionBase
 _INTERVALS = 1 << 12
+_NOTES = 1 << 16
+
+T = TypeVar("T")
 
 
 class _Placed(Protocol):
@@ -63,21 +66,6 @@ class _Placed(Protocol):
         """All names that mean its overload."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Region:
-    """An open ``allow`` region.
-
-    Args:
-        patterns: the operators that are allowed.
-        start: the number that the first autograd node made in it would have.
-        undo: ends it.
-    """
-
-    patterns: tuple[str, ...]
-    start: int
-    undo: Undo
-
-
 class ForwardMemory:
     """The memory of one thread: forward calls, and open and past allow regions.
 
@@ -86,42 +74,51 @@ class ForwardMemory:
     """
 
     def __init__(self) -> None:
-        self._notes: ByNode[Note] = ByNode()
+        self._thread = threading.get_ident()
+        self._notes: ByNode[Note] = {}, {}
         # Separate from the notes, which decide what is allowed: observers must not change those.
-        self._places: ByNode[CallSite] = ByNode()
+        self._places: ByNode[CallSite] = {}, {}
         # Of nodes that compiled graphs make, the place where the graph was called.
-        self._callers: ByNode[CallSite] = ByNode()
+        self._callers: ByNode[CallSite] = {}, {}
         # The first node that an observer may have seen being made.
         self._observed_from = 0
-        self._active: list[_Region] = []
+        # The patterns of open regions.
+        self._active: dict[Undo, tuple[str, ...]] = {}
         self.had_regions = False
         # A past region, by the sequence numbers of the nodes made in it: (end, start, patterns).
         self._past: list[tuple[int, int, tuple[str, ...]]] = []
 
+    @property
+    def _repeats(self) -> bool:
+        """True if the current thread's numbers may repeat, because several threads share them."""
+        return threading.get_ident() != self._thread
+
+    def _keep(self, by_node: ByNode[T], number: int, value: T) -> None:
+        keep_bounded(by_node[self._repeats], number, value, _NOTES)
+
     def open_region(self, patterns: tuple[str, ...], undo: Undo) -> None:
         """Open a region in which ``patterns`` are allowed; it ends when ``undo`` runs."""
-        region = _Region(patterns, _get_sequence_nr(), undo)
-        undo.note(functools.partial(self._close, region))
+        undo.note(functools.partial(self._close, undo, _get_sequence_nr()))
         self.had_regions = process.had_regions = True
-        process.mark(process.regions, region, True)
-        self._active.append(region)
+        process.mark(process.regions, undo, True)
+        self._active[undo] = patterns
 
-    def _close(self, region: _Region) -> None:
-        process.mark(process.regions, region, False)
-        if region not in self._active:
+    def _close(self, undo: Undo, start: int) -> None:
+        process.mark(process.regions, undo, False)
+        if undo not in self._active:
             return
         end = _get_sequence_nr()
         # Another thread, which may end the block, counts other nodes.
-        if end > region.start and region.undo.is_here:
-            self._past.append((end, region.start, region.patterns))
+        if end > start and undo.is_here:
+            self._past.append((end, start, self._active[undo]))
         if len(self._past) > _INTERVALS:
             # What is forgotten is refused again: the safe side.
             del self._past[: _INTERVALS // 4]
-        self._active.remove(region)
+        self._active.pop(undo, None)
 
     def _notes_of(self, node: torch.autograd.graph.Node) -> list[Note]:
         """Return the notes of the calls that may have made ``node``, perhaps in another thread."""
-        name, notes = node.name(), self._notes.of(node)
+        name, notes = node.name(), values_of(node, self._notes)
         if not notes and process.native_memory is not None:
             notes = process.native_memory.noted()
         if name.endswith(COPY_SLICES):
@@ -131,10 +128,8 @@ class ForwardMemory:
     def find_site(self, call: _Placed, paths: ModulePaths, *, in_backward: bool = True) -> None:
         """Set ``call.site`` to the place where the call is made that is being dispatched.
 
-        Args:
-            call: of a backward operator it is the site of its forward.
-            paths: those of the modules.
-            in_backward: of a backward whose forward is not known, it is where that was called.
+        Of a backward operator it is the site of its forward. Where that is not known, it is that of
+        the call of backward, if ``in_backward`` is true.
         """
         node = _current_node()
         if node is not None and call.notes is None:
@@ -164,11 +159,8 @@ class ForwardMemory:
     ) -> tuple[CallSite | None, str]:
         """Return the place of the call that is being dispatched: the user's line, and the module.
 
-        Args:
-            frame: the first to look at.
-            forward: the place of the forward call, in its backward.
-            paths: those of the modules; they take the program's own line.
-            exact: as for :func:`~detmode.sites.lines.nearest_place`.
+        ``forward`` is that of the forward call, in its backward; ``exact`` is as for
+        :func:`~detmode.sites.lines.nearest_place`. The paths take the program's own line.
 
         Returns:
             ``None`` if it is not known, and the overload of a compiled graph's node, or ``""``.
@@ -192,22 +184,17 @@ class ForwardMemory:
         """Note site and allow regions of a forward call, for the backward of the node it makes.
 
         A call inside a backward (activation checkpointing, double backward) takes over what was
-        allowed where that backward comes from.
-
-        Args:
-            call: the forward call.
-            paths: those of the modules.
-            number: of the node; by default, of the newest one.
+        allowed where that backward comes from. Without ``number`` it is the newest node.
         """
         if number is None:
             number = _get_sequence_nr() - 1
-        if not self._notes.repeats and number in self._notes.mine:
+        if not self._repeats and number in self._notes[0]:
             # Made by an earlier call: this one (empty_like, detach) makes none.
             return
         self.find_site(call, paths, in_backward=False)
         if call.site is None:
             return
-        allowed = [region.patterns for region in self._active]
+        allowed = list(self._active.values())
         node = _current_node()
         if node is not None:
             notes = call.notes or ()
@@ -220,7 +207,7 @@ class ForwardMemory:
             allowed += self._allowed_around(node)
         note = Note(call.site, call.names, tuple(dict.fromkeys(allowed)))
         if process.native_memory is None or process.native_memory.note(number, note):
-            self._notes.mine.keep(number, note)
+            self._keep(self._notes, number, note)
 
     def begin_observing(self) -> None:
         """Remember places for an observer, which has not seen the calls that made older nodes."""
@@ -242,12 +229,9 @@ class ForwardMemory:
     def place_of_function(
         self, paths: ModulePaths, frame: FrameType | None, *, makes_node: bool
     ) -> CallSite:
-        """Return the place of a compiled function that is being called: where it begins.
+        """Return the place of a compiled function that is being called: where its frame begins.
 
-        Args:
-            paths: those of the modules.
-            frame: of the function; of one of PyTorch's own, its place is where it is called.
-            makes_node: true if a backward will refer to the call.
+        If that is of one of PyTorch's own, it is where it is called.
         """
         place = self._observed_place(paths)
         if frame is not None and is_users(frame.f_code.co_filename):
@@ -264,20 +248,20 @@ class ForwardMemory:
     def _remember_place(self, place: CallSite) -> None:
         """Note the place of the call that makes the newest autograd node, if it makes one."""
         number = _get_sequence_nr() - 1
-        if not self._places.repeats:
+        if not self._repeats:
             # The first that is seen after a node was made has made it, even where gradients are
             # off: the body of an autograd.Function. Others (detach, argmax) make none.
-            if number >= self._observed_from and number not in self._places.mine:
-                self._places.mine.keep(number, place)
+            if number >= self._observed_from and number not in self._places[0]:
+                self._keep(self._places, number, place)
         elif torch.is_grad_enabled():
-            self._places.mine.keep(number, place)
+            self._keep(self._places, number, place)
 
     def current_place(self) -> CallSite | None:
         """Return the site of the forward call whose backward is running."""
         node = _current_node()
         if node is None:
             return None
-        places = self._places.of(node)
+        places = values_of(node, self._places)
         if places:
             return places[0]
         notes = self._notes_of(node)
@@ -302,19 +286,19 @@ class ForwardMemory:
             _current.caller = outer
             if caller is not None:
                 for number in range(start, _get_sequence_nr()):
-                    self._callers.mine.keep(number, caller)
+                    self._keep(self._callers, number, caller)
 
     def caller(self) -> CallSite | None:
         """Return the place where the compiled graph is called that is running, or its backward."""
         node = _current_node()
         if _current.caller is not None or node is None:
             return _current.caller
-        return next(iter(self._callers.of(node)), None)
+        return next(iter(values_of(node, self._callers)), None)
 
     def allows(self, call: _Placed) -> bool:
         """Return whether an allow region covers the call: open now, or when the node was made."""
         names = call.names
-        active = [region.patterns for region in self._active]
+        active = list(self._active.values())
         if matches(names, chain(*active)):
             return True
         node = _current_node()
@@ -339,7 +323,7 @@ class ForwardMemory:
         So do those of the nodes around it: a re-entrant checkpoint makes others, and runs them.
         """
         # Where numbers repeat, a past region holds only for nodes that have a note of their own.
-        if self._notes.foreign:
+        if self._notes[1]:
             return []
         nodes = [node, *nodes_around()] if isinstance(node, _FunctionBase) else [node]
         return [patterns for n in nodes for patterns in self._allowed_in(n._sequence_nr())]
@@ -368,9 +352,6 @@ def forward_place(paths: ModulePaths) -> CallSite | None:
     """Return the place of a call outside backward and compiled graphs; ``None`` for others.
 
     It is that of :meth:`ForwardMemory.find_site`, sooner, for a call at a site that is known.
-
-    Args:
-        paths: those of the modules.
     """
     if _current_node() is not None:
         return None

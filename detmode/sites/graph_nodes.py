@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from detmode.sites.cells import place_in
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.source_lines import place_in
 from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 from detmode.table.names import overload_name
@@ -35,11 +35,6 @@ def place_of(
     frame: FrameType, caller: CallSite | None, paths: ModulePaths
 ) -> tuple[CallSite | None, str]:
     """Return the user's place behind a node of a graph that runs, and the overload there.
-
-    Args:
-        frame: of a graph's generated code or of its interpreter.
-        caller: the place where the graph is called.
-        paths: take the program's own line.
 
     Returns:
         ``None`` and ``""`` where they are not known.
@@ -84,11 +79,8 @@ def is_compilers(node: torch.fx.Node) -> bool:
 def note_root(graph: torch.fx.GraphModule, name: str) -> None:
     """Note in all nodes that a module calls the graph, so that paths begin at that module.
 
-    What is noted there goes on to the graphs that are made of this one, backward graphs too.
-
-    Args:
-        graph: with the graphs of its higher-order operators.
-        name: of the local variable that is the module.
+    What is noted there goes on to the graphs that are made of this one, backward graphs too. The
+    name is of the local variable that is the module.
     """
     root = {_ROOT: (f"L['{name}']", "")}
     for module in graph.modules():
@@ -102,11 +94,7 @@ def has_line(node: torch.fx.Node) -> bool:
 
 
 def text_of(node: torch.fx.Node) -> str:
-    """Return the line, the program's own line, the module and the overload of a node, as one text.
-
-    Args:
-        node: of a graph that PyTorch's compiler makes.
-    """
+    """Return the line, the program's own line, the module and the overload of a node, as text."""
     site = outer = ""
     for file, line in reversed(_FRAME.findall(node.meta.get("stack_trace") or "")):
         if not site and is_users(file):
@@ -159,12 +147,7 @@ def _name(node: torch.fx.Node) -> str:
 
 @lru_cache(_SITES)
 def site_from(text: str, caller: CallSite | None) -> tuple[CallSite, str | None, str]:
-    """Return what :func:`text_of` wrote down: place, the program's own line, and overload.
-
-    Args:
-        text: of a node.
-        caller: the place where the graph is called, if it is known.
-    """
+    """Return what :func:`text_of` wrote down: place, the program's own line, and overload."""
     line, outer, module, overload = text.split("|")
     if module.startswith("."):
         module = f"{(caller and caller.module) or ''}{module}".strip(".")

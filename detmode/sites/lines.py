@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import wrapt
 
-from detmode.process.by_id import ById
-from detmode.sites.cells import place_in
+from detmode.process.memo import ById
 from detmode.sites.graph_nodes import INTERPRETER, is_compilers, node_at, runs_graph
 from detmode.sites.module_path import ModulePaths
+from detmode.sites.source_lines import place_in
 from detmode.sites.user_files import is_own, is_users
 from detmode.table.call_site import CallSite, Site
 
@@ -74,9 +74,6 @@ def modules_around(frame: FrameType | None) -> list[torch.nn.Module]:
     backward of a Python function. The stack is read because hooks would change the program: global
     module hooks apply to all threads, send every module call through another path, and are visible
     to other tools.
-
-    Args:
-        frame: the first to look at; the next one is its caller.
     """
     modules: list[torch.nn.Module] = []
     has_wrappers = bool(_compiled)
@@ -88,7 +85,7 @@ def modules_around(frame: FrameType | None) -> list[torch.nn.Module]:
             break
         elif has_wrappers and _is_wrapper(code):
             # Where Dynamo does not trace the module's call, that has a frame of its own.
-            called = _module_called_by(frame)
+            called = module_called_by(frame)
             if called is not None and called not in modules[-1:]:
                 modules.append(called)
         frame = frame.f_back
@@ -122,7 +119,7 @@ def nearest_place(
                 return None
             if places is _MODULES:
                 if module is None:
-                    module = _module_called_by(user)
+                    module = module_called_by(user)
             elif places is not _OTHERS:
                 break
         user = user.f_back
@@ -135,7 +132,7 @@ def nearest_place(
         while frame is not None and frame.f_code is not module_call:
             frame = frame.f_back
         if frame is not None and not _calls_backward(user.f_back, frame):
-            module = _module_called_by(frame)
+            module = module_called_by(frame)
     if module is not None or exact:
         path = None if exact else paths.known.get(id(module))
         if path is None and (modules := modules_around(start)):
@@ -145,7 +142,6 @@ def nearest_place(
 
 
 def _calls_backward(inner: FrameType | None, outer: FrameType) -> bool:
-    """Return whether a frame from ``inner`` outwards, before ``outer``, runs a backward."""
     while inner is not None and inner is not outer:
         if inner.f_code is _ENGINE_CALL:
             return True
@@ -174,11 +170,6 @@ def role_of(frame: FrameType) -> int:
     return UNFIT if runs_graph(frame) else USER
 
 
-def module_called_by(frame: FrameType) -> torch.nn.Module | None:
-    """Return the module that a frame of the role ``MODULE`` calls."""
-    return _module_called_by(frame)
-
-
 def _look_at(frame: FrameType) -> _Places | None:
     """Return what a frame's code is, which is kept where it does not depend on the frame.
 
@@ -194,7 +185,7 @@ def _look_at(frame: FrameType) -> _Places | None:
     return _OTHERS if code is INTERPRETER else _places.keep(code, _OTHERS)
 
 
-def _module_called_by(frame: FrameType) -> torch.nn.Module | None:
+def module_called_by(frame: FrameType) -> torch.nn.Module | None:
     """Return the module that a frame of PyTorch's, or of a wrapper, calls; ``None`` if none."""
     called = frame.f_locals.get("self" if frame.f_code is _MODULE_CALL else "fn")
     return called if isinstance(called, torch.nn.Module) else None

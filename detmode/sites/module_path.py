@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torch.nn import Module
 
-from detmode.process.by_id import ById
+from detmode.process.memo import ById
 
 _COMPILED = "_orig_mod"
 """The name under which ``torch.compile`` keeps a module in the one that takes its place."""
@@ -29,14 +30,11 @@ def _step(parent: Module, child: Module) -> str:
     return f".{type(child).__name__}"
 
 
-class _Node:
+class _Node(NamedTuple):
     """A module that was called, below the modules that called it."""
 
-    __slots__ = ("children", "path")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.children: ById[_Node] = ById()
+    path: str
+    children: ById[_Node]
 
 
 class ModulePaths:
@@ -53,8 +51,7 @@ class ModulePaths:
     """
 
     def __init__(self) -> None:
-        self._called = _Node("")
-        self._recomputed = _Node("")
+        self._called, self._recomputed = _Node("", ById()), _Node("", ById())
         self.known: ById[str] = ById()
         self.own_lines: dict[str, str | None] = {}
         self.on_rename: Callable[[], object] | None = None
@@ -83,6 +80,6 @@ class ModulePaths:
                     if known is not None and self.on_rename is not None:
                         self.on_rename()
                     self.known.keep(module, path)
-                child = node.children.keep(module, _Node(path))
+                child = node.children.keep(module, _Node(path, ById()))
             node, above = child, module
         return node.path

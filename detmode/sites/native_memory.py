@@ -18,12 +18,7 @@ class _NativeMemory(Protocol):
     has_calls: ctypes.c_uint32
 
     def note(self, number: int, note: Note) -> bool:
-        """Take over the note of a call that was made in Python; false if another made the node.
-
-        Args:
-            number: of its autograd node.
-            note: the facts.
-        """
+        """Take over the note of a call that was made in Python; false if another made the node."""
 
     def noted(self) -> list[Note]:
         """Return the note of the forward call whose backward runs here, if there is one."""

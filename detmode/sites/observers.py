@@ -19,8 +19,6 @@ from detmode.process.patched import Patched
 from detmode.sites.native_memory import process
 from detmode.table.call_site import CallSite
 
-__all__ = ["STORAGE_METHODS", "Observer", "observer", "repeated", "repetition"]
-
 _count_modes = torch._C._len_torch_dispatch_stack
 
 

@@ -94,5 +94,4 @@ _LAUNCHING = ("cpu", "cuda")
 
 
 def _made_on(device: Any) -> str:
-    """Return the type of the device on which a call without tensors makes one."""
     return torch.device(device).type if device else "cpu"

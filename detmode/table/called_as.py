@@ -25,7 +25,7 @@ _PREFIXES = (
 )
 
 
-class Called(NamedTuple):
+class _Called(NamedTuple):
     """The operators that a function or a module calls.
 
     Args:
@@ -38,15 +38,15 @@ class Called(NamedTuple):
 
 
 @cache
-def _by_name() -> dict[str, Called]:
+def _by_name() -> dict[str, _Called]:
     lines = (line.split() for line in LINES.read_text(encoding="utf-8").splitlines()[1:])
     return {
-        name: Called(*(() if ops == NONE else tuple(ops.split(",")) for ops in (forward, listed)))
+        name: _Called(*(() if ops == NONE else tuple(ops.split(",")) for ops in (forward, listed)))
         for name, forward, listed in lines
     }
 
 
-def called_as(name: str) -> Called | None:
+def called_as(name: str) -> _Called | None:
     """Return what a function calls that a user names; ``None`` if none is known by this name.
 
     >>> called_as("torch.gather").listed
@@ -63,7 +63,7 @@ def called_as(name: str) -> Called | None:
 
 
 @cache
-def _by_forward() -> dict[str, Called]:
+def _by_forward() -> dict[str, _Called]:
     """Return functions whose forward is one operator, by this operator: ``aten::_ctc_loss``."""
     calls = _by_name().values()
     return {called.forward[0]: called for called in calls if len(called.forward) == 1}

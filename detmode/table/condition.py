@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any, ParamSpec
 
 import torch
@@ -54,7 +54,7 @@ class Condition(Value):
         """Return whether the condition holds for a call."""
         return self.holds(call)
 
-    @property
+    @cached_property
     def reads_values(self) -> bool:
         """True if it may depend on more than the form of a call: if its predicate is not detmode's.
 

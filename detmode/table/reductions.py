@@ -32,7 +32,6 @@ def _operation(call: Call) -> str | None:
 
 
 def _size(call: Call) -> int | None:
-    """Return the number of ranks of the call's group, if it can be found."""
     size, ranks = call.arguments.get("group_size"), call.arguments.get("ranks")
     if isinstance(size, int):
         return size

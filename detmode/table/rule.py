@@ -24,7 +24,7 @@ CUBLAS = "cuBLAS"
 
 
 @dataclass(frozen=True)
-class Action(Value):
+class _Action(Value):
     """An action of the mode for calls that match a row. Prints as its own name."""
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class Action(Value):
 
 
 @dataclass(frozen=True)
-class Native(Action):
+class Native(_Action):
     """Run PyTorch's own deterministic path, with its flag on and ``warn_only`` off.
 
     >>> scope = detmode.RUN_TO_RUN
@@ -44,7 +44,7 @@ class Native(Action):
 
 
 @dataclass(frozen=True)
-class Refuse(Action):
+class Refuse(_Action):
     """Raise PyTorch's standard error, or warn under ``warn_only``.
 
     PyTorch is silent about the operator of a row without ``alert``. Such a row only warns, in
@@ -59,7 +59,7 @@ class Refuse(Action):
 
 
 @dataclass(frozen=True)
-class Substitute(Action):
+class Substitute(_Action):
     """Run ``function`` instead of the ATen kernel.
 
     ``function`` takes the ATen operator's arguments by the schema's names, in its order, and
@@ -115,7 +115,7 @@ class Substitute(Action):
 
 
 @dataclass(frozen=True)
-class Allow(Action):
+class Allow(_Action):
     """Call the operator: its result does not vary.
 
     >>> rule = detmode.Rule(op="mine::count", action=detmode.Allow(), because="it adds integers")
@@ -171,7 +171,7 @@ class Rule(Value):
 
     op: str
     when: Condition = ALWAYS
-    action: Action
+    action: _Action
     guarantee: Guarantee | None = None
     alert: str | tuple[str, str] | None = None
     since: str | None = None
@@ -190,7 +190,7 @@ class Rule(Value):
             refuse("op must be the functional operator; in-place variants are derived from it")
         if not isinstance(self.when, Condition):
             refuse(f"when must be a Condition from detmode.conditions, got {self.when!r}")
-        if not isinstance(self.action, Action):
+        if not isinstance(self.action, _Action):
             refuse(f"action must be Substitute, Native, Refuse or Allow, got {self.action!r}")
         if self.guarantee is not None:
             if self.guarantee not in tuple(Guarantee):
@@ -226,7 +226,7 @@ class Rule(Value):
         return isinstance(self.action, Substitute) and self.action.launches
 
     @property
-    def without_substitute(self) -> Action:
+    def without_substitute(self) -> _Action:
         """PyTorch's own action for the call, without detmode's kernels."""
         if not isinstance(self.action, Substitute):
             return self.action
@@ -251,11 +251,7 @@ class Rule(Value):
         return not wanted or devices is None or any(device in devices for device in wanted)
 
     def alert_for(self, variant: str) -> str | None:
-        """Return the caller name in PyTorch's message, for a variant of the operator.
-
-        Args:
-            variant: as returned by :func:`detmode.table.variants.variant_of`.
-        """
+        """Return the caller name in PyTorch's message, for a variant of the operator."""
         if isinstance(self.alert, tuple):
             return self.alert[variant == "out"]
         return self.alert

@@ -162,7 +162,9 @@ class RuleTable(Value):
 
     def forwards_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return those of ``names`` that match forwards whose backwards have unrelated names."""
-        return tuple(name for name in names if matches(self._forward_names, (_without(name),)))
+        return tuple(
+            name for name in names if matches(self._forward_names, (name.partition(".")[0],))
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -217,11 +219,6 @@ def _key(row: Row) -> tuple[object, ...]:
 
 def _overload_name(op: str) -> str:
     return op if "." in op else f"{op}.default"
-
-
-def _without(name: str) -> str:
-    """Return a name without that of an overload."""
-    return name.partition(".")[0]
 
 
 def forwards_of(op: str) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ def original_of(func: Any) -> torch._ops.OpOverload | None:
 
 
 def _named(name: str) -> torch._ops.OpOverload:
-    """Return the original of the twin of this name."""
     namespace, operator, overload = name.split(_SEPARATOR)
     twin: torch._ops.OpOverload = getattr(
         getattr(getattr(torch.ops, namespace), operator), overload

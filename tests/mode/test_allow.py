@@ -350,7 +350,7 @@ def test_many_regions_are_forgotten_on_the_safe_side(mode, monkeypatch):
 
 def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
     """When too many calls are noted, the oldest are forgotten; backward still runs or refuses."""
-    monkeypatch.setattr("detmode.sites.autograd_nodes._NOTES", 8)
+    monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
 
     def under_the_mode():
         with mode() as made:
@@ -361,7 +361,6 @@ def test_notes_are_forgotten_on_the_safe_side(mode, monkeypatch):
                 y.sum().backward()
         return made
 
-    # The memory of a new thread has the bound of now.
     assert in_another_thread(under_the_mode).records[-1].module is None
 
 

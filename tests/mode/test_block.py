@@ -19,7 +19,7 @@ from detmode.mode.compiled.current import thread
 from detmode.mode.deterministic_mode import current_mode
 from detmode.mode.row_counter import RowCounter
 from detmode.process.dispatch import carry
-from detmode.process.setting import FILL, holding
+from detmode.process.setting import FILL
 from detmode.process.torch_settings import deterministic_flag
 from tests.shared.interrupted import state
 from tests.shared.programs import Other, Seen, actions, cumsum, in_another_thread, put
@@ -321,7 +321,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
     [
         (lambda: deterministic_flag(False), torch.are_deterministic_algorithms_enabled),
         (
-            lambda: holding(FILL, False),
+            lambda: FILL.holding(False),
             lambda: torch.utils.deterministic.fill_uninitialized_memory,
         ),
     ],

@@ -22,7 +22,7 @@ def test_generated_code(mode, table, looking, monkeypatch):
     # These have bounds, which are too far away for a test.
     monkeypatch.setattr("detmode.mode.row_counter.RECENT", 8)
     monkeypatch.setattr("detmode.mode.row_counter._STRETCHES", 8)
-    monkeypatch.setattr("detmode.sites.autograd_nodes._NOTES", 8)
+    monkeypatch.setattr("detmode.sites.forward_memory._NOTES", 8)
     x = torch.ones(2, requires_grad=True)
     names = {"index": torch.tensor([0]), "source": torch.ones(1)}
 

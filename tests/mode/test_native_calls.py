@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from detmode import DeterminismWarning, DeterministicMode, Refuse, RuleTable, allow, default_rules
 from detmode.cuda import host, native
 from detmode.cuda.native import host_steps
-from detmode.mode import native_calls, native_frames, native_log, native_plans, overload_info
+from detmode.mode import native_calls, native_log, native_ops, overload_info
 from detmode.process.setting import is_flag_on
 from detmode.process.torch_settings import deterministic_flag
 from detmode.reports.report import Report
@@ -1460,14 +1460,13 @@ def test_code_and_modules_come_and_go(replays, monkeypatch):
     assert by_player == in_python
     assert len(by_player) == 40
     gc.collect()
-    known = native_frames._learned._references
-    assert not known.keys() & {address for pair in addresses for address in pair}
+    assert not native_ops._known & {address for pair in addresses for address in pair}
 
 
 def test_ever_new_shapes(replays, monkeypatch):
     """The player's plans are bounded: it forgets them, learns again, and stays right."""
     shapes = 100_000 if selection.PROFILE_NAME == "full" else 40
-    monkeypatch.setattr(native_plans, "_PLANS", shapes // 5)
+    monkeypatch.setattr(native_calls, "_PLANS", shapes // 5)
     with way(monkeypatch, 1) as mode:
         for n in range(1, shapes + 1):
             x, index, source = data(n)
@@ -1493,7 +1492,7 @@ def test_a_mode_that_is_entered_after_many_others(replays, monkeypatch):
     first = made()
     use(first)
     gc.collect()
-    monkeypatch.setattr(native_log._notes, "_most", 8)  # of what may be forgotten
+    monkeypatch.setattr(native_log, "_MOST_NOTES", 8)  # of what may be forgotten
     before = len(native_log._entries), replays()
     for _ in range(20):
         use(made())
@@ -1508,7 +1507,7 @@ def test_a_mode_that_is_entered_after_many_others(replays, monkeypatch):
 
 def mode_knows(mode):
     """The number of plans that the player has for a mode."""
-    return native_plans._PLANS - mode.taught._table.left["plans"]
+    return native_calls._PLANS - mode.taught._table.left["plans"]
 
 
 def growth(function, times):

@@ -24,8 +24,10 @@ from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.cuda.memory import components
 from detmode.mode import base_mode, plans
+from detmode.mode.forms import form_function
 from detmode.mode.row_counter import RowCounter
 from detmode.process.arguments import tensors_in
+from detmode.process.memo import ById
 from detmode.sites.observers import Observer
 from detmode.table.condition import Condition
 from detmode.table.conditions import on, requires_grad
@@ -224,15 +226,15 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
 def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs with ever new shapes pay one look-up a call, and none that may record."""
     looked_up, recorded = [], []
-    run = plans.Plans.run
+    run = plans._Plans.run
 
-    def function_for(functions: plans.FormFunctions, number: int) -> Callable[..., object]:
-        looked_up.append(number)
-        return dict.__getitem__(functions, number)
+    def counted(*about: Any) -> Callable[..., object]:
+        form_of = form_function(*about)
+        return lambda *call: looked_up.append(1) or form_of(*call)
 
-    monkeypatch.setattr(plans.FormFunctions, "__getitem__", function_for)
-    monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
-    plans.forget()
+    monkeypatch.setattr(plans, "form_function", counted)
+    monkeypatch.setattr(plans._Plans, "run", lambda *a: recorded.append(1) or run(*a))
+    monkeypatch.setattr(plans, "_plans", ById())
     x, index, source = example()
     with simulated() as mode:
         for size in range(5, 15):

@@ -1,6 +1,7 @@
 """``recheck``: calls made twice find what varies, and leave the program as it was."""
 
 import copy
+import logging
 import os
 import pickle
 import random
@@ -25,9 +26,9 @@ from detmode import DeterministicMode, RecheckError, allow
 from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.dispatch_stack import acting
-from detmode.mode.interception import Interception
-from detmode.mode.recheck import WINDOW
-from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
+from detmode.mode.levels import Level
+from detmode.mode.recheck import WINDOW, Recheck
+from detmode.mode.sampled_calls import gap_after, rechecked
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
 from tests.shared import needs
@@ -329,10 +330,10 @@ def test_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def sample(rank: str, seed: int) -> list[float]:
         monkeypatch.setenv("RANK", rank)
         torch.manual_seed(seed)
-        drawn, numbers = SampledCalls(0.01), []
+        recheck, numbers = Recheck(0.01, logging.getLogger("detmode")), []
         for _ in range(3):
-            drawn.left = 0
-            numbers.append(drawn.take())
+            recheck.left = 0
+            numbers.append(recheck.sample())
         return numbers
 
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -470,10 +471,11 @@ def test_blocks_inside_blocks() -> None:
 def test_nothing_is_added_without() -> None:
     """PyTorch calls the method that counts calls of the level of a mode with recheck alone."""
     with DeterministicMode(), DeterministicMode(recheck=0.1):
-        plain, rechecked = _get_current_dispatch_mode_stack()
-    assert type(plain).__torch_dispatch__ is Interception.__torch_dispatch__
-    assert type(rechecked).__torch_dispatch__ is RecheckedLevel.__torch_dispatch__
-    assert not any("__torch_dispatch__" in vars(level) for level in (plain, rechecked))
+        plain, counting = _get_current_dispatch_mode_stack()
+    assert type(plain).__torch_dispatch__ is Level.__torch_dispatch__
+    assert type(counting) is rechecked(Level)
+    assert rechecked(Level).__torch_dispatch__ is not Level.__torch_dispatch__
+    assert not any("__torch_dispatch__" in vars(level) for level in (plain, counting))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -507,11 +509,10 @@ def test_wrong_rates(given: Any, error: type[Exception], words: str) -> None:
 @pytest.mark.parametrize("rate", [1e-3, 0.3])
 def test_the_share_is_the_rate(rate: float) -> None:
     """Gaps between sampled calls have the mean and the spread of independent draws."""
-    sample, gaps = SampledCalls(rate), []
+    number, gaps = 0, []
     for _ in range(4000):
-        gaps.append(sample.left)
-        sample.left = 0
-        sample.take()
+        gaps.append(gap_after(number, rate))
+        number += gaps[-1]
     assert min(gaps) >= 1
     assert statistics.mean(gaps) == pytest.approx(1 / rate, rel=0.06)
     assert statistics.stdev(gaps) == pytest.approx((1 - rate) ** 0.5 / rate, rel=0.1)

@@ -13,7 +13,6 @@ import torch
 
 import detmode
 from detmode.process import setting as process_setting
-from detmode.process.setting import holding
 from detmode.process.torch_settings import FILL, FLAG, call_native, deterministic_flag
 from detmode.process.undo import Lock
 from tests.shared.processes import run_forked
@@ -61,7 +60,7 @@ def test_a_native_call_waits_for_one_that_needs_the_flag_off(on):
     "needs_other_settings",
     [
         lambda: deterministic_flag(False),
-        lambda: holding(FLAG, (True, True)),
+        lambda: FLAG.holding((True, True)),
         lambda: detmode.DeterministicMode(warn_only=True),
         lambda: detmode.DeterministicMode(fill_uninitialized_memory=False),
     ],
@@ -104,7 +103,7 @@ def test_what_the_program_chooses_during_a_call_stays(on, nested):
     [
         (with_flag_off, flag_of_a_native_call, "PyTorch's deterministic flag"),
         (natively, lambda: deterministic_flag(False).__enter__(), "PyTorch's deterministic flag"),
-        (natively, lambda: holding(FILL, False).__enter__(), "the filling of uninitialized memory"),
+        (natively, lambda: FILL.holding(False).__enter__(), "the filling of uninitialized memory"),
     ],
 )
 def test_calls_that_wait_for_each_other_are_told(on, monkeypatch, other, mine, named):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from detmode import DeterministicMode
-from detmode.mode.row_counter import RECENT, Course, ModuleCalls
+from detmode.mode.row_counter import RECENT, ModuleCalls, _Course
 from detmode.reports.timeline import NO_MODULE, timeline_of
 from tests.reports.rows import record
 
@@ -22,7 +22,7 @@ def test_calls_of_one_place_are_counted_together() -> None:
 
 def test_course_of_a_long_run_is_small() -> None:
     """However many calls a run makes, none is lost, and their order stays to a 1000th of it."""
-    course = Course()
+    course = _Course()
     quarters = [
         [ModuleCalls(record("native"), f"Net.{module}") for module in range(3)] for _ in range(4)
     ]

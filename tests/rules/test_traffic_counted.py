@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.mode.audit.traffic import Floor, size_of
+from detmode.mode.audit.traffic import bytes_moved, size_of
 from detmode.process.arguments import signature_of
 from detmode.table.rule import Rule, Substitute
 from detmode.table.rule_table import resolve
@@ -45,7 +45,7 @@ class Moved(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.bytes += Floor(func).bytes(args, kwargs or {}, result)
+        self.bytes += bytes_moved(func, args, kwargs or {}, result)
         return result
 
     @contextmanager
@@ -67,7 +67,7 @@ def traffic_of(case: Case, action: Substitute) -> float:
     moved = Moved()
     with moved.launches():
         result = action.function(**arguments)
-    return moved.bytes / max(Floor(func).bytes((), arguments, result), 1)
+    return moved.bytes / max(bytes_moved(func, (), arguments, result), 1)
 
 
 @needs.compiler

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
 
+from detmode.bits.effects import effects_of
 from detmode.mode.audit.audit_report import AuditReport, Cost
 from detmode.mode.audit.blind_spots import find_unseen
-from detmode.mode.audit.traffic import Floor
+from detmode.mode.audit.traffic import bytes_moved
 from detmode.mode.base_mode import facts_of
 from detmode.mode.decide import Decision, decide
 from detmode.mode.deterministic_mode import DeterministicMode
 from detmode.mode.handled import Handled
 from detmode.mode.levels import Level
 from detmode.mode.overload_info import OverloadInfo
-from detmode.mode.sampled_calls import RecheckedLevel
 from detmode.process.torch_settings import deterministic_flag
 from detmode.rules import families
 from detmode.sites.forward_memory import ForwardMemory, forward_memory
@@ -67,11 +66,7 @@ class _Tally:
 
 
 class _AuditLevel(Level):
-    """One entering of an audit, which counts what each call moves.
-
-    Args:
-        mode: the audit.
-    """
+    """One entering of an audit, which counts what each call moves."""
 
     mode: Audit
 
@@ -119,9 +114,8 @@ class _AuditLevel(Level):
         result: Any,
         module: str,
     ) -> Any:
-        """Count a call that has given ``result``, and return that."""
         tally = self.tally
-        cost = tally.acted or Cost.of(self.mode.floor(overload.func).bytes(args, kwargs, result), 0)
+        cost = tally.acted or Cost.of(bytes_moved(overload.func, args, kwargs, result), 0)
         tally.total.add(cost)
         tally.modules.setdefault(module, Cost()).add(cost)
         return result
@@ -136,21 +130,16 @@ class _AuditLevel(Level):
         held = _held(call.tensors[0]) if overload.variant == "inplace" else 0
         with deterministic_flag(False):
             result = call.run()
-        floor = self.mode.floor(call.func)
-        if floor.allocates and action in ("native", "substitute"):
+        if effects_of(call.func).allocates and action in ("native", "substitute"):
             filled = _held(result) - held
             self.tally.fill_bytes += filled
             cost = Cost.of(0, filled)
         else:
-            moved = floor.bytes(call.args, call.kwargs, result)
+            moved = bytes_moved(call.func, call.args, call.kwargs, result)
             cost = Cost.of(moved, _extra(call.row, action, moved))
         cost_of_row.add(cost)
         self.tally.acted = cost
         return result
-
-
-class _RecheckedAuditLevel(RecheckedLevel, _AuditLevel):
-    """A level of an audit that makes a sample of its calls twice."""
 
 
 class Audit(DeterministicMode):
@@ -166,7 +155,7 @@ class Audit(DeterministicMode):
             ``schedule_seed``.
     """
 
-    _levels = _AuditLevel, _RecheckedAuditLevel
+    _level_class = _AuditLevel
     announced_actions = ()
     acts_in_threads = True
 
@@ -175,7 +164,6 @@ class Audit(DeterministicMode):
 
     def _begin(self) -> None:
         super()._begin()
-        self.floor = cache(Floor)
         # Of the threads that enter the audit; those that they start have others.
         self.tally = _Tally()
         self.tallies = [self.tally]
@@ -206,7 +194,6 @@ class Audit(DeterministicMode):
         return overload
 
     def _would_on_cuda(self, row: Row) -> ActionName:
-        """Return the action of the mode for a call that matches the row."""
         func = resolve(row.rule.op)
         override = facts_of(func, self.table, self.overrides).override if func else None
         action = decide(row.rule, self.policy, override=override).action

@@ -159,7 +159,6 @@ class AuditReport(Report):
         )
 
     def _estimate(self) -> tuple[str, ...]:
-        """Return the totals in words."""
         total = self.total
         share = total.extra_bytes / total.bytes if total.bytes else 0.0
         uncounted = (
@@ -178,7 +177,6 @@ class AuditReport(Report):
         )
 
     def _where(self, width: int | None, *, long: bool) -> str:
-        """Return a table of the modules to which determinism adds most."""
         columns, rows = self._modules()
         if not rows:
             return ""
@@ -189,11 +187,9 @@ class AuditReport(Report):
 
     def _modules(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Return columns and rows for the modules, the costliest first."""
-
-        def weight(item: tuple[str, Cost]) -> tuple[int, int]:
-            return item[1].extra_bytes, item[1].bytes
-
-        costliest = sorted(self.modules.items(), key=weight, reverse=True)
+        costliest = sorted(
+            self.modules.items(), key=lambda item: (-item[1].extra_bytes, -item[1].bytes)
+        )
         rows = tuple(
             (path or "(none)", str(cost.calls), _size(cost.bytes), _size(cost.extra_bytes))
             for path, cost in costliest
@@ -254,11 +250,8 @@ class AuditReport(Report):
                 "not a report of an audit as written by AuditReport.to_json"
             ) from error
 
-    to_full_json, from_full_json = Report.to_json, from_json  # their first names
-
 
 def _size(count: int) -> str:
-    """Return a size such as ``"1.5 MB"``."""
     amount, units = float(count), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while amount >= 1000 and unit != "TB":

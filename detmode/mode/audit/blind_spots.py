@@ -118,12 +118,8 @@ def find_unseen(
 ) -> list[Unseen]:
     """Return what an audit did not see: first what its calls reveal, then what no audit sees.
 
-    Args:
-        table: the rules.
-        stand_ins: for each family, the operators and classes of modules that a CPU run calls, and
-            the operators that a CUDA run may call for each.
-        called: the operators and classes of modules that the audited run called.
-        would: returns the action of the mode for a call that matches a row, as in a report.
+    ``stand_ins`` has for each family the operators and classes of modules that a CPU run calls, and
+    the operators that a CUDA run may call for each; ``called`` those that the run called.
     """
     unmet = _unmet(table)
 

@@ -54,10 +54,6 @@ _ATOMICS: Any = resolve(FLEX_ATTENTION_BACKWARD)
 def keeping_whole(mode: BaseMode, example_inputs: list[torch.Tensor]) -> Iterator[list[bool]]:
     """Keep what ``mode`` lists whole in what is compiled inside the block.
 
-    Args:
-        mode: the mode that the code is for.
-        example_inputs: of the graph.
-
     Yields:
         for each graph that Inductor lowers in the block, true if it has twins.
     """

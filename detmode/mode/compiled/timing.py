@@ -57,11 +57,7 @@ def say_what_may_vary(gm: torch.fx.GraphModule, say_once: Callable[[str, str], N
 
 @contextlib.contextmanager
 def decides_nothing(say_once: Callable[[str, str], None]) -> Iterator[None]:
-    """Compile inside the block so that timing decides no bits.
-
-    Args:
-        say_once: takes a topic and a text, for an option that the user has given.
-    """
+    """Compile inside the block so that timing decides no bits."""
     from torch._inductor import compile_fx
 
     with contextlib.ExitStack() as stack:

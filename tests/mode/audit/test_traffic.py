@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode.mode.audit.traffic import Floor, size_of
+from detmode.mode.audit.traffic import bytes_moved, size_of
 
 
 class Floors(TorchDispatchMode):
@@ -12,7 +12,7 @@ class Floors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        self.found.append((func._schema.name, Floor(func).bytes(args, kwargs or {}, result)))
+        self.found.append((func._schema.name, bytes_moved(func, args, kwargs or {}, result)))
         return result
 
     def of(self, function):

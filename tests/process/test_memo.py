@@ -1,18 +1,18 @@
-"""Values that are kept up to a number of them."""
+"""Dicts of a bounded number of values."""
 
-from detmode.process.bounded import Bounded
+from detmode.process.memo import keep_bounded
 
 
 def test_the_oldest_quarter_makes_room():
     """Until it is full nothing is dropped, then what was kept first, and no more than needed."""
-    memo = Bounded(8)
+    memo = {}
     for number in range(8):
-        assert memo.keep(number, str(number)) == str(number)
+        assert keep_bounded(memo, number, str(number), 8) == str(number)
     assert list(memo) == list(range(8))
-    memo.keep(8, "8")
+    keep_bounded(memo, 8, "8", 8)
     assert list(memo) == list(range(2, 9))
     for number in range(9, 1000):
-        memo.keep(number, str(number))
+        keep_bounded(memo, number, str(number), 8)
         assert len(memo) <= 8
     assert memo[999] == "999"
 
@@ -26,7 +26,7 @@ def test_a_key_that_another_thread_drops():
             memo.pop(0, None)
             return int.__hash__(self)
 
-    memo = Bounded(4)
+    memo = {}
     for number in (Key(0), 1, 2, 3, 4):
-        memo.keep(number, number)
+        keep_bounded(memo, number, number, 4)
     assert list(memo) == [1, 2, 3, 4]

@@ -1,11 +1,25 @@
-"""Values kept for objects by identity, for as long as the objects live."""
+"""Dicts that keep values: up to a number of them, or for as long as objects live."""
 
 from __future__ import annotations
 
 import weakref
 from typing import TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
+
+
+def keep_bounded(values: dict[K, T], key: K, value: T, most: int) -> T:
+    """Set the value of a key, and return it; if the dict is full, its oldest quarter is dropped.
+
+    All at once, as the oldest key of a dict is found the later the more are gone before it. Threads
+    may share the dict, which is full with ``most`` values, at least 4.
+    """
+    if len(values) >= most:
+        for oldest in list(values)[: most // 4]:
+            values.pop(oldest, None)
+    values[key] = value
+    return value
 
 
 class ById(dict[int, T]):
