@@ -22,9 +22,8 @@ import triton.language as tl
 from detmode.verify.certificates import certify
 from detmode.verify.certificates.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton import interpreter
-from detmode.verify.certificates.triton.dependence import meeting, relation
-from detmode.verify.certificates.triton.memory import Touch
-from detmode.verify.certificates.triton.schedules import Programs, Shuffled, Step
+from detmode.verify.certificates.triton.dependence import Step, Touch, meeting, relation
+from detmode.verify.certificates.triton.schedules import Programs, Schedule
 from tests.verify.certificates import triton_kernels
 from tests.verify.certificates.triton_kernels import CASES, integers
 from tests.verify.certificates.triton_kernels import random as numbers
@@ -396,13 +395,13 @@ def test_shuffles():
 
     def started(seed):
         order, steps = [], []
-        Programs(30, lambda: None, order.append, Shuffled(seed), steps).run(60)
+        Programs(30, lambda: None, order.append, Schedule(seed), steps).run(60)
         return tuple(order)
 
     assert started(None) == tuple(range(30))
     assert len({started(f"{seed}") for seed in range(10)}) == 10
     assert started("3") == started("3")
-    alone = [f"{seed}" for seed in range(30) if Shuffled(f"{seed}").window == 1]
+    alone = [f"{seed}" for seed in range(30) if Schedule(f"{seed}").window == 1]
     assert all(started(seed) != started(None) for seed in alone[:3])
 
 

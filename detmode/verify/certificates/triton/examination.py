@@ -1,10 +1,10 @@
-"""The examination of a kernel or operator: many runs, compared with the first."""
+"""Certificates of Triton's kernels and of operators: many runs, compared with the first."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,10 @@ from detmode.verify.certificates.certificate import (
 )
 from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
-from detmode.verify.certificates.triton.dependence import relation
+from detmode.verify.certificates.triton.dependence import Step, relation
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
-from detmode.verify.certificates.triton.schedules import (
-    Replayed,
-    Schedule,
-    Shuffled,
-    Step,
-)
+from detmode.verify.certificates.triton.schedules import Schedule
 
 CONFLICTING = 6
 """Programs that may conflict for all their orders to be run."""
@@ -64,6 +59,72 @@ NOT_SHOWN = (
 )
 
 
+def certify(
+    kernel: Any,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    grid: Any,
+    seed: int,
+    timeout: float,
+) -> Certificate:
+    """Certify a kernel of ``triton.jit``; see :func:`detmode.certify` for the arguments."""
+    function = kernel
+    while not inspect.isfunction(function):
+        function = function.fn
+    if not isinstance(arguments, Mapping):
+        names = list(inspect.signature(function).parameters)
+        if len(arguments) > len(names):
+            raise TypeError(
+                f"certify(): {function.__name__} takes {len(names)} arguments, but got "
+                f"{len(arguments)}"
+            )
+        arguments = dict(zip(names, arguments))
+    return _Examination(
+        function.__name__,
+        dict(arguments),
+        lambda copies: kernel[grid](**copies),
+        repeats=repeats,
+        seed=seed,
+        timeout=timeout,
+    ).certificate()
+
+
+def certify_operator(
+    operator: Any,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    seed: int,
+    timeout: float,
+) -> Certificate:
+    """Certify an operator whose implementation launches kernels.
+
+    Args:
+        operator: an ``OpOverload``, what ``torch.library.custom_op`` or ``triton_op`` made, or a
+            name such as ``"mylib::add"``.
+        arguments: of the operator, by name or in order.
+        repeats: the number of schedules.
+        seed: of the shuffles.
+        timeout: the seconds that one launch may take.
+
+    Raises:
+        ValueError: there is no such operator, or it launches no kernel of Triton's.
+    """
+    overload = _overload(operator)
+    names = [argument.name for argument in overload._schema.arguments]
+    if not isinstance(arguments, Mapping):
+        arguments = dict(zip(names, arguments))
+    return _Examination(
+        overload.name(),
+        dict(arguments),
+        lambda copies: overload(**copies),
+        repeats=repeats,
+        seed=seed,
+        timeout=timeout,
+    ).certificate()
+
+
 @dataclass
 class _Run:
     """The results of one schedule of all launches."""
@@ -75,7 +136,7 @@ class _Run:
     them; empty if there were several launches."""
 
 
-class Examination:
+class _Examination:
     """The runs of one kernel or operator, which ``call`` makes with copies of its arguments."""
 
     def __init__(
@@ -156,9 +217,9 @@ class Examination:
         """Run every schedule with the chosen config; returns the run in program order."""
         self.overwritten = {}
         name = PROGRAM_ORDER
-        first = self.run(name, lambda launch: Shuffled(None), fill=0)
+        first = self.run(name, lambda launch: Schedule(), fill=0)
         self.overwritten = first.overwritten
-        refilled = self.run(name, lambda launch: Shuffled(None), fill=1)
+        refilled = self.run(name, lambda launch: Schedule(), fill=1)
         self.compare((name, NEW_MEMORY), first, refilled)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
@@ -171,7 +232,7 @@ class Examination:
         seed = self.seed + number - 1
         order = shuffled_by(seed)
         shuffled = self.run(
-            order, lambda launch: Shuffled(f"seed {seed}, {launch}"), fill=number % 2
+            order, lambda launch: Schedule(f"seed {seed}, {launch}"), fill=number % 2
         )
         self.compare((name, order), first, shuffled)
 
@@ -193,9 +254,8 @@ class Examination:
                 choices: list[int], index: int = index, launch: InterpretedLaunch = launch
             ) -> list[Step]:
                 name = in_turns("programs", choices)
-                again = self.run(
-                    name, lambda n: Replayed(choices) if n == index else Shuffled(None), fill=0
-                )
+                chosen = {index: choices}
+                again = self.run(name, lambda n: Schedule(choices=chosen.get(n)), fill=0)
                 self.compare((PROGRAM_ORDER, name), first, again)
                 if again.launches[index].left != launch.left and launch is not first.launches[-1]:
                     raise TooManyError
@@ -291,3 +351,21 @@ def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
     while len(grid) > 1 and grid[-1] == 1:
         grid = grid[:-1]
     return grid
+
+
+def _overload(operator: Any) -> torch._ops.OpOverload:
+    if isinstance(operator, torch._ops.OpOverload):
+        return operator
+    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        name = operator._qualified_op_name
+    namespace, _, rest = str(name).partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        overloads = getattr(getattr(torch.ops, namespace), packet)
+        chosen: torch._ops.OpOverload = getattr(overloads, overload or overloads.overloads()[0])
+        return chosen
+    except (AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"certify(): there is no operator {name!r}; import the module that registers it first"
+        ) from error

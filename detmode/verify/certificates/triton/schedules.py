@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detmode.verify.certificates.certificate import FoundError, KernelVerdict
-from detmode.verify.certificates.triton.memory import Touch
+from detmode.verify.certificates.triton.dependence import Step, Touch
 
 PATIENCE = 1000
 """Rounds in which all programs wait and none changes memory, before the launch is given up."""
@@ -25,30 +23,27 @@ LONG = 10_000
 """Accesses of a program without an atomic, after which another may run: it may be waiting."""
 
 
-@dataclass
-class Step:
-    """A program's accesses from one atomic to the next, and which programs could have run."""
+class Schedule:
+    """The order of a launch: which program goes on, and how the lanes of an atomic are split.
 
-    program: int
-    ready: frozenset[int]
-    touches: list[Touch] = field(default_factory=list)
-
-
-class Shuffled:
-    """A schedule by a seed: programs start in another order, up to eight run at once.
-
-    Another program may go on before each atomic, and an atomic's lanes run in another order, in
-    several groups. Without a seed, programs run one after another in program order.
+    Programs run one after another in program order; or as ``choices`` say, and then each as long
+    as it can. With a seed, they start in another order and up to eight run at once: another one
+    may go on before each atomic, whose lanes run in another order, in several groups.
     """
 
-    def __init__(self, seed: str | None) -> None:
+    def __init__(self, seed: str | None = None, choices: Iterable[int] | None = None) -> None:
         self.random = None if seed is None else random.Random(seed)
         self.window = 1 if self.random is None else self.random.choice((1, 2, 4, 8))
+        self.choices = None if choices is None else iter(choices)
         self.waiting: list[int] | None = None
         self.started: list[int] = []
 
     def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return one of the programs that have started, or start another."""
+        """Return the program that goes on, and after given choices all that could."""
+        if self.choices is not None:
+            could = programs.ready()
+            chosen = next(self.choices, programs.current)
+            return chosen if chosen in could else min(could), could
         if self.waiting is None:
             self.waiting = list(range(programs.count))
             if self.random is not None:
@@ -59,8 +54,7 @@ class Shuffled:
         while self.waiting and len(ready) < self.window:
             ready.append(self.waiting.pop())
             self.started.append(ready[-1])
-        chosen = ready[0] if self.random is None else self.random.choice(ready)
-        return chosen, frozenset()
+        return ready[0] if self.random is None else self.random.choice(ready), frozenset()
 
     def lanes(self, count: int) -> list[NDArray[np.intp]]:
         """Return the lanes in one group, or shuffled in up to three."""
@@ -69,27 +63,6 @@ class Shuffled:
         order = np.array(self.random.sample(range(count), count), np.intp)
         cuts = sorted(self.random.choices(range(count + 1), k=2))
         return [group for group in np.split(order, cuts) if group.size]
-
-
-class Replayed:
-    """A schedule that makes given choices, and then stays with a program as long as it can."""
-
-    def __init__(self, choices: Sequence[int]) -> None:
-        self.choices = iter(choices)
-
-    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return the next given choice, and all programs that could go on."""
-        ready = programs.ready()
-        chosen = next(self.choices, programs.current)
-        return chosen if chosen in ready else min(ready), ready
-
-    def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Return the lanes in one group."""
-        return [np.arange(count)]
-
-
-Schedule: TypeAlias = Shuffled | Replayed
-"""The order of a launch: which program goes on, and how an atomic's lanes are split."""
 
 
 class Programs:
