@@ -29,7 +29,7 @@ _CACHED = 1 << 16
 
 
 @dataclass(frozen=True)
-class SumFormat:
+class _Format:
     """The integers in which addends are added.
 
     Args:
@@ -82,28 +82,13 @@ class SumFormat:
             yield piece
         yield window.to(self.word)
 
-    def mean(self, totals: Tensor, codes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-        """Return sums divided by ``count`` and rounded: ``[blocks, block]``.
-
-        A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
-        is infinite. Where a block shares its code with such a sum, the others in it are NaN.
-        """
-        means = torch.empty_like(totals, dtype=dtype)
-        for out, sums, code in self.parts(means, totals, codes):
-            scale = power_of_two(code, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
-            out.copy_(scale.mul(sums).div_(count))
-            special = code == self.not_finite
-            if _maybe(special):
-                out.copy_(torch.where(special, self._special(sums).to(dtype), out))
-        return means
-
     def parts(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield the same rows of all tensors, on a CPU so many that they stay in its cache."""
         rows = len(tensors[0])
         some = _CACHED // self.block if tensors[0].device.type == "cpu" else max(rows, 1)
         yield from zip(*(tensor.split(some) for tensor in tensors))
 
-    def _special(self, totals: Tensor) -> Tensor:
+    def special(self, totals: Tensor) -> Tensor:
         """Infinities and NaN, from how many of them there are."""
         mask, infinity = (1 << self.piece) - 1, float("inf")
         positive = totals.bitwise_and(mask).ne(0)
@@ -113,25 +98,30 @@ class SumFormat:
         return sums.masked_fill_(nan | (positive == negative), float("nan"))
 
 
-SUM_FORMATS = {
-    torch.int64: SumFormat(torch.int64, torch.int32, piece=16, block=1, addends=1 << 15),
-    torch.int32: SumFormat(torch.int32, torch.int16, piece=8, block=64, addends=1 << 7),
+_FORMATS = {
+    torch.int64: _Format(torch.int64, torch.int32, piece=16, block=1, addends=1 << 15),
+    torch.int32: _Format(torch.int32, torch.int16, piece=8, block=64, addends=1 << 7),
 }
-"""By the dtype of the sums."""
+MOST_ADDENDS = {total: format.addends for total, format in _FORMATS.items()}
+"""The largest number of addends, by the dtype of the sums."""
 
 
 class ExactSum:
     """A sum of tensors of one length, kept as integers until it is rounded.
 
     Tensors are contiguous and 1-d, of float32, bfloat16 or float16; their length is a multiple of
-    the format's block.
+    :attr:`block`.
 
     Args:
-        format: of the sum.
+        total: the dtype of the sum, of :data:`MOST_ADDENDS`.
+
+    Attributes:
+        block: the number of neighbouring elements that share a code.
     """
 
-    def __init__(self, format: SumFormat) -> None:
-        self._format = format
+    def __init__(self, total: torch.dtype) -> None:
+        self._format = _FORMATS[total]
+        self.block = self._format.block
         self._codes: Tensor | None = None
         self._words: list[Tensor] = []  # the highest first
 
@@ -181,6 +171,21 @@ class ExactSum:
                 out.copy_(whole) if self._codes is None else out.add_(whole)
         self._codes, self._words = None, []
         return totals
+
+    def mean(self, totals: Tensor, codes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+        """Return sums divided by ``count`` and rounded: ``[blocks, block]``.
+
+        A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
+        is infinite. Where a block shares its code with such a sum, the others in it are NaN.
+        """
+        format, means = self._format, torch.empty_like(totals, dtype=dtype)
+        for out, sums, code in format.parts(means, totals, codes):
+            scale = power_of_two(code, -_BIAS_OF_FLOAT32 - 2 * format.piece, format.piece)
+            out.copy_(scale.mul(sums).div_(count))
+            special = code == format.not_finite
+            if _maybe(special):
+                out.copy_(torch.where(special, format.special(sums).to(dtype), out))
+        return means
 
     def _rows(self, addend: Tensor) -> Tensor:
         return addend.view(-1, self._format.block)

@@ -1,4 +1,4 @@
-"""What the programs of a launch use, and which of their steps depend on each other by it."""
+"""The dependence of the steps of a launch's programs on each other, by what they use."""
 
 from __future__ import annotations
 
