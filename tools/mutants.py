@@ -300,7 +300,12 @@ RANKS = (
     ),
     *_seen_by(
         "test_ranks.py test_parallel.py",
-        ("runs/ranks.py", "_causes", "(collectives_before(rank), rank)", "rank"),
+        (
+            "runs/ranks.py",
+            "_joined",
+            "(sum(part.place < 0 for part in parts[rank].values()), rank)",
+            "rank",
+        ),
         (
             "collectives.py",
             "numbered",

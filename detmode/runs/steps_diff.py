@@ -175,8 +175,7 @@ def diff_steps(
                 counts[2 if theirs is None else 3] += 1
                 firsts.setdefault(rank, FirstStep(number, ()))
                 continue
-            names = dict.fromkeys([*mine.digests, *theirs.digests])
-            differing = [n for n in names if mine.digests.get(n) != theirs.digests.get(n)]
+            differing = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
             counts[bool(differing)] += 1
             if differing:
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))

@@ -24,14 +24,7 @@ from detmode.process.files import FileError, open_file, parsed_json, read_file
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
 from detmode.runs.step_range import steps_of
-from detmode.runs.trace_lines import (
-    DIGEST_BYTES,
-    CallLine,
-    LineParser,
-    Shape,
-    TraceStep,
-    split,
-)
+from detmode.runs.trace_lines import DIGEST_BYTES, CallLine, Shape, StepLine, line_parser, split
 
 FORMAT = "detmode-trace"
 VERSION = 2
@@ -187,30 +180,30 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
-        ends = []
+        ends, calls = [], 0
         for line in self._lines():
-            if isinstance(line, TraceStep):
-                ends.append(line.calls)
+            if isinstance(line, dict):
+                ends.append(calls)
             else:
+                calls += 1
                 yield line
         self._ends = ends
 
-    def steps(self) -> Iterator[TraceStep]:
+    def steps(self) -> Iterator[StepLine]:
         """Yield the steps that ended, in order.
 
         Raises:
             TraceError: a line is malformed.
         """
-        return (line for line in self._lines() if isinstance(line, TraceStep))
+        return (line for line in self._lines() if isinstance(line, dict))
 
-    def _lines(self) -> Iterator[TraceStep | CallLine]:
-        """Yield calls and ends of steps."""
+    def _lines(self) -> Iterator[CallLine | StepLine]:
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
                 open_file(self.path / "digests.bin") as digests,
             ):
-                parser = LineParser(digests)
+                parse = line_parser(digests)
                 for at in count(1):
                     line = lines.readline(_MOST_BYTES_A_LINE)
                     if not line.endswith(b"\n") and len(line) < _MOST_BYTES_A_LINE:
@@ -223,7 +216,9 @@ class Reader:
                             self.complete = fields["end"] == "complete"
                             self.unrecorded = max(int(fields.get("unrecorded", 0)), 0)
                             return
-                        yield from parser.parsed(fields)
+                        parsed = parse(fields)
+                        if parsed is not None:
+                            yield parsed
                     except EOFError:
                         return
                     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
