@@ -263,7 +263,7 @@ class BegunCheck:
     Args:
         number: counted from 1.
         step: the number of the step after which it is made.
-        tensors: what the rank holds.
+        tensors: those that the rank holds.
         knows_of_fault: whether a rank has reported a difference.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from torch import Tensor
@@ -16,7 +16,7 @@ from detmode.process.dispatch import without_modes
 from detmode.process.generators import default_generators
 from detmode.reports.timeline import NO_MODULE
 from detmode.runs.trace_lines import DIGEST_BYTES
-from detmode.runs.trace_writer import Writer
+from detmode.runs.trace_writer import Part, Writer
 
 Detail: TypeAlias = Literal["call", "module", "step"]
 CALL: Final = "call"
@@ -27,7 +27,7 @@ LEVELS: tuple[Detail, ...] = (CALL, MODULE, STEP)
 each module; or for each step, of the state that it left."""
 
 
-class RollUpWriter(Writer):
+class _RollUpWriter(Writer):
     """Writes one digest for each step and name, of all that was added under this name in the step.
 
     A name is that of a module or of a part of the state.
@@ -60,17 +60,10 @@ class RollUpWriter(Writer):
         overload, _, module, *sides, random, arguments = fields[:8]
         name = NO_MODULE if module is None else self._texts[module]
         count = sum(map(len, sides)) + random
-        self.add(name, ([overload], *sides), arguments, count)
+        self._add(name, ([overload], *sides), arguments, count)
 
-    def add(self, name: str, texts: tuple[list[int], ...], arguments: str, digests: int) -> None:
-        """Add so many of the next digests to a name's digest, and the texts that describe them.
-
-        Args:
-            name: of a module, or of a part of the state.
-            texts: the numbers of the operator and of the forms.
-            arguments: the plain arguments.
-            digests: the number of digests.
-        """
+    def _add(self, name: str, texts: tuple[list[int], ...], arguments: str, digests: int) -> None:
+        """Add so many of the next digests to a name's digest, and the texts that describe them."""
         numbers = tuple(map(tuple, texts))
         key = self._keys.get(numbers)
         if key is None:
@@ -82,8 +75,10 @@ class RollUpWriter(Writer):
         whole = key + b"\n" + arguments.encode(errors="surrogatepass")
         self._added.append((name, whole, digests))
 
-    def end_step(self, digests: int) -> None:
-        """Add the end of a step."""
+    def end_step(self, digests: int, parts: Iterable[Part] = ()) -> None:
+        """Add the parts of the state, and the end of a step."""
+        for part in parts:
+            self._add(*part)
         self._added.append(None)
 
     def flush(self, digests: bytes) -> None:
@@ -105,7 +100,7 @@ class RollUpWriter(Writer):
 
     def _end(self, begin: int) -> bytes:
         """End a step; return its digests, in the order in which its names came first."""
-        numbers = [super(RollUpWriter, self).number(name) for name in self._open]
+        numbers = [super(_RollUpWriter, self).number(name) for name in self._open]
         digests = b"".join(opened.digest() for opened in self._open.values())
         self._open.clear()
         self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
@@ -117,6 +112,11 @@ class RollUpWriter(Writer):
         if self._open:
             super().flush(self._end(0))
         super().close(ended)
+
+
+def writer_of(level: Detail) -> type[Writer]:
+    """Return the class that writes recordings of a level."""
+    return Writer if level == CALL else _RollUpWriter
 
 
 def state_of(optimizer: Optimizer) -> dict[str, list[Tensor]]:

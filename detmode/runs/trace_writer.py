@@ -6,16 +6,20 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from queue import Queue
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 from detmode.reports.page import shortened
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.trace_file import FORMAT, VERSION, TraceError
 from detmode.runs.trace_lines import DIGEST_BYTES
 
+Part: TypeAlias = tuple[str, tuple[list[int], ...], str, int]
+"""What is digested under a name: the name, the numbers of texts that describe it, a plain text, and
+the number of digests, which are the next ones."""
 _WAITING = 4
 """The most batches that wait to be written."""
 
@@ -84,8 +88,13 @@ class Writer:
         """
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
-    def end_step(self, digests: int) -> None:
-        """Add the end of a step, which has that many digests since the last batch before it."""
+    def end_step(self, digests: int, parts: Iterable[Part] = ()) -> None:
+        """Add the end of a step, which has that many digests since the last batch before it.
+
+        Args:
+            digests: their number.
+            parts: of the state that the step left; none where calls are recorded.
+        """
         self._ends.append(digests)
         self._lines.append('{"step":[]}')
 
