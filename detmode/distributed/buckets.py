@@ -14,12 +14,7 @@ from detmode.distributed.rank_group import RankGroup
 
 
 class _Bucket:
-    """Parameters whose gradients are added together.
-
-    Args:
-        parameters: of one dtype, on one device.
-        total: the dtype of their sum.
-    """
+    """Parameters of one dtype and device, whose gradients are added together."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], total: torch.dtype) -> None:
         self.parameters = tuple(parameters)
@@ -31,7 +26,6 @@ class _Bucket:
         self._begins = list(accumulate(sizes, initial=0))
 
     def clear(self) -> None:
-        """Forget what was added."""
         self._sum = ExactSum(self._total)
         self._used = [False] * len(self.parameters)
 
@@ -88,11 +82,7 @@ class _Bucket:
 
 
 def _check_gradient(gradient: Tensor, dtype: torch.dtype) -> None:
-    """Refuse a gradient that cannot be added exactly.
-
-    Raises:
-        TypeError: it is sparse, or not of the dtype.
-    """
+    """Refuse a gradient that cannot be added exactly."""
     if gradient.layout != torch.strided:
         raise TypeError(
             f"a gradient has the layout {gradient.layout}, and only dense ones are added; use "

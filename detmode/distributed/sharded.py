@@ -134,11 +134,9 @@ class _ExactReduceScatter:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was added."""
         self._sum = ExactSum(torch.int64)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory for the collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

@@ -66,12 +66,7 @@ Parts: TypeAlias = dict[tuple[Any, ...], TakenPart]
 
 
 class _Tally:
-    """The counts of an alignment, by line and by module.
-
-    Args:
-        one: the first run.
-        other: the second.
-    """
+    """The counts of an alignment, by line and by module."""
 
     def __init__(self, one: TraceIndex, other: TraceIndex) -> None:
         self._one, self._other = one, other
@@ -94,7 +89,6 @@ class _Tally:
         return self._place
 
     def counts(self) -> tuple[int, ...]:
-        """Return the number of calls in each of the groups, as :data:`GROUPS` orders them."""
         return tuple(self.totals[name] for name in _SEVEREST_FIRST)
 
     def lines(self) -> tuple[Line, ...]:
@@ -117,12 +111,7 @@ class _First(NamedTuple):
 
 
 class _Diff:
-    """Two traces, compared step by step.
-
-    Args:
-        first: the trace of the first run.
-        second: that of the second.
-    """
+    """Two traces, compared step by step."""
 
     def __init__(self, first: TraceIndex, second: TraceIndex) -> None:
         self._first, self._second = first, second

@@ -127,12 +127,10 @@ class _Tensors:
             self.complete_storage(_storage_of(tensor))
 
     def complete_storage(self, storage: int) -> None:
-        """Digest the pending results in a storage."""
         for number, result, _ in self.pending.pop(storage, ()):
             self.digests.replace(number, result)
 
     def awaited(self) -> list[Tensor]:
-        """Return the pending results for which the caller waited."""
         return [result for _, result, waited in chain(*self.pending.values()) if waited]
 
     def defined(self, tensors: list[Tensor]) -> list[Tensor | None]:
@@ -267,7 +265,6 @@ class CallRecorder:
         return known, [tensor for tensor in outputs if _storage_of(tensor) not in known]
 
     def _follow(self, call: _Call, fresh: list[Tensor]) -> None:
-        """Follow what a call has allocated and written."""
         memory, effects = self._memory, call.effects
         if effects.allocates:
             for storage, size in call.sizes:

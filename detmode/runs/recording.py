@@ -193,23 +193,22 @@ class record(RunObserver):
             if self._level != STEP:
                 undo.callback(super().__exit__, kind, error, traceback)
             undo.callback(unwatch_steps, self)
-        if error is None and not self._is_inherited:
-            for call, reason in self.not_dumped.items():
-                warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
-        if self._recorder.unsaid and not self._is_inherited:
-            calls = plural(self._recorder.unsaid.total(), "call")
-            warnings.warn(
-                f"{UNSAID} {calls} is not recorded, as they read memory that nobody had written "
-                f"(uninitialized): {next(iter(self._recorder.unsaid))}",
-                stacklevel=2,
-            )
-        if self._recorder.doubtful and not self._is_inherited:
-            calls = plural(self._recorder.doubtful.total(), "call")
-            warnings.warn(
-                f"{PARTLY_READ} {calls} read memory that is, all or in part, uninitialized, and "
-                f"may give other results in each run: {next(iter(self._recorder.doubtful))}",
-                stacklevel=2,
-            )
+        if self._is_inherited:
+            return
+        for call, reason in self.not_dumped.items() if error is None else ():
+            warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
+        unsaid = "is not recorded, as they read memory that nobody had written (uninitialized)"
+        doubtful = (
+            "read memory that is, all or in part, uninitialized, and may give other results in "
+            "each run"
+        )
+        for begin, counts, what in (
+            (UNSAID, self._recorder.unsaid, unsaid),
+            (PARTLY_READ, self._recorder.doubtful, doubtful),
+        ):
+            if counts:
+                calls = plural(counts.total(), "call")
+                warnings.warn(f"{begin} {calls} {what}: {next(iter(counts))}", stacklevel=2)
 
     def _flush(self) -> None:
         self._tensors.pending.clear()

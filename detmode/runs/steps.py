@@ -25,7 +25,7 @@ class _Stepped(Protocol):
         """End a step; ``state`` returns the parts of the state that it leaves, by name."""
 
     def digest_of_steps(self) -> bytes:
-        """Return the digest of all steps that have ended."""
+        """See :func:`run_digest`."""
 
 
 _lock = Lock()

@@ -132,7 +132,6 @@ class TraceIndex:
         return _Fixed(kind, *ends, self._positions[line], _computes(shape.overload))
 
     def _add(self, shape: Shape, numbers: _Fixed, arguments: str, digests: bytes) -> None:
-        """Add a call."""
         kind, inputs_end, end, line, computes = numbers
         before, after = digests[:inputs_end], digests[inputs_end:end]
         if computes and UNDEFINED in digests:

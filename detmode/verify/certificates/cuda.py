@@ -201,14 +201,12 @@ class _Launch:
         return packed + self._first[name][len(packed) :]
 
     def described(self) -> tuple[str, ...]:
-        """Return the arguments as a certificate shows them."""
         return tuple(
             f"{name}: {described(value)}"
             for name, value in zip(self._signature.names, self._values, strict=True)
         )
 
     def float_adds(self) -> tuple[str, ...]:
-        """Return the lines at which atomics added floats, as far as they are known."""
         lines = map(self.source.library.line_of, sorted(self._float_adds))
         return tuple(dict.fromkeys(filter(None, lines)))
 

@@ -98,19 +98,7 @@ def certify_operator(
     seed: int,
     timeout: float,
 ) -> Certificate:
-    """Certify an operator whose implementation launches kernels.
-
-    Args:
-        operator: an ``OpOverload``, what ``torch.library.custom_op`` or ``triton_op`` made, or a
-            name such as ``"mylib::add"``.
-        arguments: of the operator, by name or in order.
-        repeats: the number of schedules.
-        seed: of the shuffles.
-        timeout: the seconds that one launch may take.
-
-    Raises:
-        ValueError: there is no such operator, or it launches no kernel of Triton's.
-    """
+    """Certify an operator whose implementation launches kernels; see :func:`detmode.certify`."""
     overload = _overload(operator)
     names = [argument.name for argument in overload._schema.arguments]
     if not isinstance(arguments, Mapping):
@@ -162,7 +150,6 @@ class _Examination:
         self.overwritten: dict[int, NDArray[np.bool_]] = {}
 
     def certificate(self) -> Certificate:
-        """Make all runs and writes the certificate."""
         verdict, reason = KernelVerdict.ORDER_INDEPENDENT, None
         try:
             self.all_configs()
@@ -190,11 +177,7 @@ class _Examination:
         )
 
     def all_configs(self) -> None:
-        """Run every schedule with the first config of each autotuner, then with each other one.
-
-        Raises:
-            FoundError: something is wrong.
-        """
+        """Run every schedule with the first config of each autotuner, then with each other one."""
         first = self.all_schedules()
         for key, (tuner, configs) in list(self.tuners.items()):
             for number, config in enumerate(configs[1:], start=1):
@@ -214,12 +197,12 @@ class _Examination:
                 )
 
     def all_schedules(self) -> _Run:
-        """Run every schedule with the chosen config; returns the run in program order."""
+        """Run every schedule with the chosen config; return the run in program order."""
         self.overwritten = {}
         name = PROGRAM_ORDER
-        first = self.run(name, lambda launch: Schedule(), fill=0)
+        first = self.run(name, lambda launch: None, fill=0)
         self.overwritten = first.overwritten
-        refilled = self.run(name, lambda launch: Schedule(), fill=1)
+        refilled = self.run(name, lambda launch: None, fill=1)
         self.compare((name, NEW_MEMORY), first, refilled)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
@@ -228,12 +211,10 @@ class _Examination:
         return first
 
     def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
-        """Make a shuffled run and compares it with the first, whose schedule has this name."""
+        """Compare a shuffled run with the first, whose schedule has this name."""
         seed = self.seed + number - 1
         order = shuffled_by(seed)
-        shuffled = self.run(
-            order, lambda launch: Schedule(f"seed {seed}, {launch}"), fill=number % 2
-        )
+        shuffled = self.run(order, lambda launch: f"seed {seed}, {launch}", fill=number % 2)
         self.compare((name, order), first, shuffled)
 
     def every_order(self, first: _Run) -> bool:
@@ -255,7 +236,7 @@ class _Examination:
             ) -> list[Step]:
                 name = in_turns("programs", choices)
                 chosen = {index: choices}
-                again = self.run(name, lambda n: Schedule(choices=chosen.get(n)), fill=0)
+                again = self.run(name, chosen.get, fill=0)
                 self.compare((PROGRAM_ORDER, name), first, again)
                 if again.launches[index].left != launch.left and launch is not first.launches[-1]:
                     raise TooManyError
@@ -329,11 +310,7 @@ class _Examination:
         return _Run(tensors, self.launches, overwritten)
 
     def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:
-        """Compare the results of two runs.
-
-        Raises:
-            FoundError: they differ.
-        """
+        """Raise :class:`FoundError` if the results of two runs differ."""
         if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
             raise FoundError(KernelVerdict.VARIES, variation)
 

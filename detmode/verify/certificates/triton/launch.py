@@ -58,7 +58,7 @@ class InterpretedLaunch:
     ) -> None:
         self.timeout = timeout
         self.function, self.name, self.grid = function, function.__name__, grid
-        self.memory, self.schedule = _GuardedMemory(grid), schedule
+        self.memory, self._schedule = _GuardedMemory(grid), schedule
         self.steps: list[Step] = []
         self.left: list[bytes] = []
         """The content of each buffer after the launch."""
@@ -72,7 +72,7 @@ class InterpretedLaunch:
             enter(tuple(int(i) for i in np.unravel_index(program, self.grid)))
 
         count = int(np.prod(self.grid))
-        self.programs = Programs(count, body, place, self.schedule, self.steps)
+        self.programs = Programs(count, body, place, self._schedule, self.steps)
         self.programs.run(self.timeout)
         self.left = [buffer.bytes.tobytes() for buffer in self.memory.buffers]
 
@@ -131,7 +131,7 @@ class InterpretedLaunch:
             kind = "load" if operation == "LOAD" else "store"
         results: NDArray[Any] = np.zeros(0)
         touches = []
-        for lanes in self.schedule.lanes(pointers.size) if pointers.size else ():
+        for lanes in self.programs.lanes(pointers.size) if pointers.size else ():
             self.programs.switch()
             chosen, program = pointers[lanes], self.programs.current
             real, touch = self._use(kind, operation, chosen, width)
