@@ -15,8 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from detmode.distributed.averaged_buffers import averaged_buffers
 from detmode.distributed.buckets import ReplicatedGradients
-from detmode.distributed.exact_norm import exact_norm
-from detmode.distributed.exact_sums import MOST_ADDENDS, ExactSum
+from detmode.distributed.exact_sums import MOST_ADDENDS, ExactSum, exact_norm
 from detmode.distributed.rank_group import RankGroup, digest
 from detmode.distributed.sharded import ShardedGradients, group_of_shards, local_part
 from detmode.environment.seeding import rng_state, seed_everything, set_rng_state

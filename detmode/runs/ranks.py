@@ -15,7 +15,7 @@ from detmode.runs.ranks_comparison import Cause, RunComparison
 from detmode.runs.started import started_of_all
 from detmode.runs.steps_diff import diff_steps, level_of
 from detmode.runs.trace_file import Reader, TraceError
-from detmode.runs.trace_levels import CALL
+from detmode.runs.trace_writer import CALL
 
 _FOLDER = re.compile(r"rank(\d{1,9})(?:\.attempt(\d{1,9}))?\Z")
 

@@ -31,11 +31,11 @@ from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.observer import RunObserver
 from detmode.runs.recorded_calls import CallRecorder, Sides, results_of
 from detmode.runs.step_range import ALL, as_text, steps_of
+from detmode.runs.steps import hash_of
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, Detail, hash_of, writer_of
-from detmode.runs.trace_writer import Part, Writer
+from detmode.runs.trace_writer import CALL, LEVELS, STEP, Detail, Part, Writer, writer_of
 from detmode.runs.unwritten import Memory
 from detmode.sites.observers import STORAGE_METHODS
 from detmode.table.call_site import CallSite

@@ -16,7 +16,7 @@ from detmode.runs.divergence import DIFFERENT
 from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import as_text
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
-from detmode.runs.trace_levels import CALL, MODULE
+from detmode.runs.trace_writer import CALL, MODULE
 
 
 class FirstStep(NamedTuple):

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from detmode.distributed.exact_norm import exact_norm
-from detmode.distributed.exact_sums import MOST_ADDENDS, ExactSum
+from detmode.distributed.exact_sums import MOST_ADDENDS, ExactSum, exact_norm
 
 SUMS = pytest.mark.parametrize("dtype", MOST_ADDENDS, ids=str)
 PIECES = {torch.int64: 16, torch.int32: 8}

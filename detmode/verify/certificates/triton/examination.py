@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,8 @@ from detmode.verify.certificates.certificate import (
     FoundError,
     KernelVerdict,
     Variation,
+    compare,
     described,
-    first_variation,
     in_turns,
     not_ended,
     shuffled_by,
@@ -72,22 +72,18 @@ def certify(
     function = kernel
     while not inspect.isfunction(function):
         function = function.fn
+    name = function.__name__
     if not isinstance(arguments, Mapping):
         names = list(inspect.signature(function).parameters)
         if len(arguments) > len(names):
             raise TypeError(
-                f"certify(): {function.__name__} takes {len(names)} arguments, but got "
-                f"{len(arguments)}"
+                f"certify(): {name} takes {len(names)} arguments, but got {len(arguments)}"
             )
         arguments = dict(zip(names, arguments))
-    return _Examination(
-        function.__name__,
-        dict(arguments),
-        lambda copies: kernel[grid](**copies),
-        repeats=repeats,
-        seed=seed,
-        timeout=timeout,
-    ).certificate()
+    examination = _Examination(
+        name, dict(arguments), lambda copies: kernel[grid](**copies), repeats, seed, timeout
+    )
+    return examination.certificate()
 
 
 def certify_operator(
@@ -103,14 +99,10 @@ def certify_operator(
     names = [argument.name for argument in overload._schema.arguments]
     if not isinstance(arguments, Mapping):
         arguments = dict(zip(names, arguments))
-    return _Examination(
-        overload.name(),
-        dict(arguments),
-        lambda copies: overload(**copies),
-        repeats=repeats,
-        seed=seed,
-        timeout=timeout,
-    ).certificate()
+    examination = _Examination(
+        overload.name(), dict(arguments), lambda copies: overload(**copies), repeats, seed, timeout
+    )
+    return examination.certificate()
 
 
 @dataclass
@@ -124,30 +116,25 @@ class _Run:
     them; empty if there were several launches."""
 
 
+@dataclass
 class _Examination:
     """The runs of one kernel or operator, which ``call`` makes with copies of its arguments."""
 
-    def __init__(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        call: Callable[[dict[str, Any]], Any],
-        *,
-        repeats: int,
-        seed: int,
-        timeout: float,
-    ) -> None:
-        self.name, self.arguments, self.call = name, arguments, call
-        self.repeats, self.seed, self.timeout = repeats, seed, timeout
-        self.launches: list[InterpretedLaunch] = []
-        self.schedules = 0
-        self.all_orders = True
-        self.atomics: set[str] = set()
-        self.float_adds: dict[str, None] = {}
-        self.notes: list[str] = []
-        self.tuners: dict[int, tuple[Any, list[Any]]] = {}
-        self.chosen: dict[int, int] = {}
-        self.overwritten: dict[int, NDArray[np.bool_]] = {}
+    name: str
+    arguments: dict[str, Any]
+    call: Callable[[dict[str, Any]], Any]
+    repeats: int
+    seed: int
+    timeout: float
+    launches: list[InterpretedLaunch] = field(default_factory=list)
+    schedules: int = 0
+    all_orders: bool = True
+    atomics: set[str] = field(default_factory=set)
+    float_adds: dict[str, None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tuners: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)
+    chosen: dict[int, int] = field(default_factory=dict)
+    overwritten: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def certificate(self) -> Certificate:
         verdict, reason = KernelVerdict.ORDER_INDEPENDENT, None
@@ -188,7 +175,7 @@ class _Examination:
                     self.notes.append(f"found with the config {config}")
                     raise
                 names = f"config {configs[0].kwargs}", f"config {config.kwargs}"
-                self.compare(names, first, outputs)
+                compare(names, first.tensors, outputs.tensors)
             self.chosen = {}
             if len(configs) > 1:
                 self.notes.append(
@@ -203,7 +190,7 @@ class _Examination:
         first = self.run(name, lambda launch: None, fill=0)
         self.overwritten = first.overwritten
         refilled = self.run(name, lambda launch: None, fill=1)
-        self.compare((name, NEW_MEMORY), first, refilled)
+        compare((name, NEW_MEMORY), first.tensors, refilled.tensors)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
             self.compare_shuffled(name, first, number)
@@ -215,7 +202,7 @@ class _Examination:
         seed = self.seed + number - 1
         order = shuffled_by(seed)
         shuffled = self.run(order, lambda launch: f"seed {seed}, {launch}", fill=number % 2)
-        self.compare((name, order), first, shuffled)
+        compare((name, order), first.tensors, shuffled.tensors)
 
     def every_order(self, first: _Run) -> bool:
         """Run all orders of each launch, the other launches in program order; false if too many.
@@ -237,7 +224,7 @@ class _Examination:
                 name = in_turns("programs", choices)
                 chosen = {index: choices}
                 again = self.run(name, chosen.get, fill=0)
-                self.compare((PROGRAM_ORDER, name), first, again)
+                compare((PROGRAM_ORDER, name), first.tensors, again.tensors)
                 if again.launches[index].left != launch.left and launch is not first.launches[-1]:
                     raise TooManyError
                 return again.launches[index].steps
@@ -308,11 +295,6 @@ class _Examination:
         names = [f"result[{i}]" if len(results) > 1 else "result" for i in range(len(results))]
         tensors = copied | dict(zip(names, results))
         return _Run(tensors, self.launches, overwritten)
-
-    def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:
-        """Raise :class:`FoundError` if the results of two runs differ."""
-        if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
-            raise FoundError(KernelVerdict.VARIES, variation)
 
 
 def _kernel_key(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from ctypes import c_uint8
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
@@ -174,13 +174,11 @@ class InterpretedLaunch:
 
 def _line() -> str:
     """Return the line of the kernel that runs, as "file:line"."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame, line in walk_stack(sys._getframe()):
         file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
         # Of the kernel, or of a function of its author's that it calls.
         if is_users(file) and not module.startswith("triton."):
-            return f"{Path(file).name}:{frame.f_lineno}"
-        frame = frame.f_back
+            return f"{Path(file).name}:{line}"
     return ""
 
 
