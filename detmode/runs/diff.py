@@ -42,7 +42,7 @@ _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
-class TakenPart(NamedTuple):
+class _TakenPart(NamedTuple):
     """The part that a rank took in a collective in two runs.
 
     Args:
@@ -60,8 +60,13 @@ class TakenPart(NamedTuple):
     whole_inputs: bool
     whole_results: bool
 
+    @property
+    def gave_the_same(self) -> bool:
+        """True if the rank gave the collective the same inputs in both runs."""
+        return self.same_inputs and (self.whole_inputs or self.place <= 0)
 
-Parts: TypeAlias = dict[tuple[Any, ...], TakenPart]
+
+Parts: TypeAlias = dict[tuple[Any, ...], _TakenPart]
 """For each collective that a rank called in one of two runs, by its key, the part in it."""
 
 
@@ -299,7 +304,7 @@ def _parts(
     if same and i is not None and j is not None:
         same = first.inputs[i] == second.inputs[j]
     whole = (all(inputs for _, inputs, _ in known), all(results for _, _, results in known))
-    return {part[0].key: TakenPart(part[0], place, same, *whole) for part in known}
+    return {part[0].key: _TakenPart(part[0], place, same, *whole) for part in known}
 
 
 def _shared_differ(first: TraceIndex, i: int, second: TraceIndex, j: int) -> bool:

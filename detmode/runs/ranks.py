@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detmode.runs.comparison import Comparison
-from detmode.runs.diff import Parts, TakenPart, diff_traces
+from detmode.runs.diff import Parts, diff_traces
 from detmode.runs.divergence import Divergence
 from detmode.runs.ranks_comparison import Cause, RunComparison
 from detmode.runs.started import started_of_all
@@ -158,22 +158,13 @@ def _origin(
         for member in part.collective.sources:
             if member == rank:
                 continue
-            theirs = parts.get(member)
-            known = None if theirs is None else _gave_the_same(part, theirs, member in divergences)
-            if known is False:
-                return member, ()
-            if known is None:
+            theirs = parts.get(member, {}).get(part.collective.key)
+            if theirs is None and member not in divergences:
                 unknown.append(member)
+            elif theirs is None or not theirs.gave_the_same:
+                # Without a part, it made other calls, or its recording ends before.
+                return member, ()
     return None, tuple(unknown) if divergence.kind == "received" else ()
-
-
-def _gave_the_same(part: TakenPart, parts: Parts, diverges: bool) -> bool | None:
-    """Return whether a member gave a collective the same inputs in both runs; None if unknown."""
-    theirs = parts.get(part.collective.key)
-    if theirs is None:
-        # It made other calls, or its recording ends before.
-        return False if diverges else None
-    return theirs.same_inputs and (theirs.whole_inputs or theirs.place <= 0)
 
 
 def _causes(differences: Mapping[int, tuple[Divergence, tuple[int, ...]]]) -> tuple[Cause, ...]:

@@ -39,24 +39,24 @@ _hooks: list[Any] = []
 
 def watch(recording: _Stepped) -> None:
     """End the recording's steps from now on."""
-    _lock.run(_watch, recording)
+
+    def add() -> None:
+        _running.append((get_ident(), recording))
+        if not _hooks:
+            _hooks.append(register_optimizer_step_post_hook(_stepped))
+
+    _lock.run(add)
 
 
 def unwatch(recording: _Stepped) -> None:
     """End them no longer."""
-    _lock.run(_unwatch, recording)
 
+    def remove() -> None:
+        _running[:] = [entry for entry in _running if entry[1] is not recording]
+        if not _running and _hooks:
+            _hooks.pop().remove()
 
-def _watch(recording: _Stepped) -> None:
-    _running.append((get_ident(), recording))
-    if not _hooks:
-        _hooks.append(register_optimizer_step_post_hook(_stepped))
-
-
-def _unwatch(recording: _Stepped) -> None:
-    _running[:] = [entry for entry in _running if entry[1] is not recording]
-    if not _running and _hooks:
-        _hooks.pop().remove()
+    _lock.run(remove)
 
 
 def _here() -> list[_Stepped]:

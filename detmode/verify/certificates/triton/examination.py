@@ -96,9 +96,8 @@ def certify_operator(
 ) -> Certificate:
     """Certify an operator whose implementation launches kernels; see :func:`detmode.certify`."""
     overload = _overload(operator)
-    names = [argument.name for argument in overload._schema.arguments]
     if not isinstance(arguments, Mapping):
-        arguments = dict(zip(names, arguments))
+        arguments = dict(zip((a.name for a in overload._schema.arguments), arguments))
     examination = _Examination(
         overload.name(), dict(arguments), lambda copies: overload(**copies), repeats, seed, timeout
     )
