@@ -9,15 +9,15 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Protocol
 
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from detmode.bits.tensors import UNINITIALIZED, is_capturing, is_foreign
 from detmode.cuda.elements import in_memory, once
+from detmode.distributed.rank_group import gathered
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.generators import default_generators
-from detmode.process.rank import has_group
 from detmode.process.undo import Lock
 
 
@@ -126,13 +126,7 @@ def run_digest(group: Any = None) -> str:
     leaf = leaf_of_run()
     if leaf is None:
         raise RuntimeError("run_digest: no recording is running; call it inside detmode.record()")
-    leaves = [leaf]
-    if has_group():
-        gathered: list[Any] = [None] * distributed.get_world_size(group)
-        with without_modes():
-            distributed.all_gather_object(gathered, leaf, group)
-        leaves = gathered
-    return root_of(leaves).hex()
+    return root_of(gathered(leaf, group)).hex()
 
 
 def leaf_of_run() -> bytes | None:

@@ -13,6 +13,7 @@ import os
 import reprlib
 from bisect import bisect_right
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any
 
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import Sections
+from detmode.process.checked import checked
 from detmode.process.files import FileError, open_file, parsed_json, read_file
-from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
 from detmode.runs.step_range import steps_of
 from detmode.runs.trace_lines import DIGEST_BYTES, CallLine, Shape, StepLine, line_parser, split
@@ -265,14 +266,8 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     """Return the fields whose values have a type that a recording writes."""
     known: dict[str, Any] = {}
     for name, value in about.items():
-        if type(value) is int:
-            known[name] = value
-        elif isinstance(value, str):
-            known[name] = text_of(value)
-        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
-            known[name] = list(map(text_of, value))
-        elif isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
-            known[name] = {text_of(key): text_of(item) for key, item in value.items()}
+        with suppress(TypeError):
+            known[name] = checked(int | str | list[str] | dict[str, str], value)
     return known
 
 

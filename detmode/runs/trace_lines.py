@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import IO, Any, TypeAlias
 
+from detmode.process.checked import checked
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
 
@@ -124,9 +125,8 @@ def line_parser(digests: IO[bytes]) -> Callable[[dict[str, Any]], CallLine | Ste
 
 
 def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdentity:
-    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
-        raise ValueError
-    return GroupIdentity(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+    members = tuple(checked(list[int], ranks))
+    return GroupIdentity(text_of(name), text_of(description), text_of(backend), members)
 
 
 def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:

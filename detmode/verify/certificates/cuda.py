@@ -339,7 +339,7 @@ class _Search:
             done.add(order)
             watch = Watch(races=False, order=order, capacity=TOUCHED)
             compare((PROGRAM_ORDER, in_turns("blocks", order)), first, self._run(watch))
-            if watch.stopped or (touched := watch.touched) is None:
+            if (touched := watch.touched) is None or watch.stopped:
                 return False
             if conflicts.add(*_uses(touched)):
                 orders = conflicts.orders()
