@@ -175,10 +175,10 @@ class MicrobatchReducer:
     def _loop(self, step: int) -> Generator[int, None, None]:
         module, indices = self._module, self.local_indices
         generators = rng_state()
-        alone = module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
+        no_sync = module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
         try:
             with averaged_buffers(module, self._ranks, self.mean) as restore_buffers:
-                with alone:
+                with no_sync:
                     for index in indices:
                         seed_everything(digest((self._seed, step, index)) % (1 << 32))
                         self._gradients.begin_microbatch(last=index == indices[-1])

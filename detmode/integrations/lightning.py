@@ -222,11 +222,7 @@ def _misses_validation(trainer: Trainer, done: int) -> bool:
 
 
 def _generators_of(loaders: Iterable[Any]) -> Iterable[torch.Generator]:
-    """Yield the generators of loaders and of their samplers, each once."""
-    seen: set[int] = set()
-    for loader in loaders:
-        for holder in (loader, getattr(loader, "sampler", None)):
-            generator = getattr(holder, "generator", None)
-            if isinstance(generator, torch.Generator) and id(generator) not in seen:
-                seen.add(id(generator))
-                yield generator
+    """Return the generators of loaders and of their samplers, each once."""
+    holders = (item for loader in loaders for item in (loader, getattr(loader, "sampler", None)))
+    generators = (getattr(holder, "generator", None) for holder in holders)
+    return dict.fromkeys(item for item in generators if isinstance(item, torch.Generator))
