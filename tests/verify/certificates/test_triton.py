@@ -407,6 +407,8 @@ def test_shuffles():
     alone = [order for order, window in by_seed.values() if window == 1]
     assert len(alone) > 3
     assert in_order not in alone
+    # Choices come first; then each program runs as long as it can, and the next one in order.
+    assert started([2, 0]) == ((2, 0, 1, *range(3, 30)), 1)
 
 
 def test_number_of_orders():
