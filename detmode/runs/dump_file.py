@@ -162,12 +162,7 @@ class _Dump:
         self._failure: str | None = None
 
     def add(self, side: str, tensors: list[Tensor | None]) -> None:
-        """Write the tensors as they are now.
-
-        Args:
-            side: "input", "output" or "mutated".
-            tensors: the tensors of that side; ``None`` for one whose elements are undefined.
-        """
+        """Write a side's tensors as they are now; ``None`` is one with undefined elements."""
         for position, tensor in enumerate(tensors):
             if self._failure is None and tensor is not None and has_data(tensor):
                 try:

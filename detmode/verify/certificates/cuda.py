@@ -219,14 +219,8 @@ class _Launch:
     def run(self, watch: Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
         """Launch once and return what was written, by name.
 
-        Args:
-            watch: the way in which the launch is watched.
-            seed: of the schedule; None is program order, or that of `watch`.
-            fill: which bytes the outputs begin with.
-
-        Raises:
-            detmode.cuda.host.LaunchError: a fault.
-            TimeoutError: the launch did not end in time.
+        Without a seed, the schedule is program order or that of ``watch``. ``fill`` chooses the
+        bytes that the outputs begin with.
         """
         watch.timeout = self.timeout
         tensors, *_ = copies_of(self._tensors)
@@ -309,12 +303,7 @@ class _Search:
         return results
 
     def all_schedules(self, repeats: int, seed: int) -> None:
-        """Run all.
-
-        Raises:
-            FoundError: two differ in their bits, or an output is wrong.
-            detmode.cuda.host.LaunchError: a fault.
-        """
+        """Run all; raise where two differ in their bits, or an output is wrong."""
         watch = Watch(races=True, capacity=TOUCHED)
         first = self._run(watch)
         for number in range(1, repeats):

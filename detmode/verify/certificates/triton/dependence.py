@@ -61,9 +61,7 @@ def _kind(touch: Touch) -> int:
 def _depend(first: Touch, second: Touch) -> bool:
     """Return whether the order of two operations of different programs can matter.
 
-    Raises:
-        TooManyError: they share several addresses and one reads what it updates, so that the order
-            of lanes matters.
+    If they share several addresses and one reads what it updates, that of lanes does: they raise.
     """
     if not matters(_kind(first), _kind(second)):
         return False

@@ -235,16 +235,10 @@ class _Examination:
         return True
 
     def run(self, name: str, schedule: Callable[[int], Schedule], fill: int) -> _Run:
-        """Make one run.
+        """Make one run; raise for a race, an access out of bounds or another fault.
 
-        Args:
-            name: of the schedule, for messages.
-            schedule: gives that of each launch.
-            fill: chooses between two values of memory that is not initialised.
-
-        Raises:
-            FoundError: a race, an access out of bounds or another fault.
-            TimeoutError: a launch did not end in time.
+        ``schedule`` gives that of each launch, by number. ``fill`` chooses between two values of
+        memory that is not initialised.
         """
         self.launches = []
         arguments, copied, storages = copies_of(self.arguments)
