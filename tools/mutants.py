@@ -173,11 +173,11 @@ ORDERS = (
         "test_commuting.py test_certify.py",
         ("orders.py", "conflicting", "| (low == ORDERED)", ""),
         ("orders.py", "Conflicts._normal_forms", "stops is None or", ""),
-        ("certificates/cuda.py", "_Search._variation_of_orders", "or watch.stopped", ""),
-        ("certificates/cuda.py", "_Search._variation", "None if watch.stopped else", ""),
+        ("certificates/cuda.py", "_Search._every_order", "or watch.stopped", ""),
+        ("certificates/cuda.py", "_Search._every_order", "watch.stopped or", ""),
         (
             "certificates/cuda.py",
-            "_Search._variation_of_orders",
+            "_Search._every_order",
             "if conflicts.add(",
             "if 0 and conflicts.add(",
         ),
@@ -227,7 +227,7 @@ FILES = (
     *_seen_by(
         "test_foreign_files.py",
         ("drift.py", "drift", "*map(in_a_line, texts)", "*texts"),
-        ("trace_file.py", "_known", ": text_of(item)", ": each"),
+        ("checked.py", "checked", "return text_of(value)", "return value"),
     ),
     *_seen_by(
         "test_seeding.py",
@@ -300,7 +300,12 @@ RANKS = (
     ),
     *_seen_by(
         "test_ranks.py test_parallel.py",
-        ("runs/ranks.py", "_causes", "(collectives_before(rank), rank)", "rank"),
+        (
+            "runs/ranks.py",
+            "_joined",
+            "(sum(part.place < 0 for part in parts[rank].values()), rank)",
+            "rank",
+        ),
         (
             "collectives.py",
             "numbered",

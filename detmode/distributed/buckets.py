@@ -9,30 +9,24 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor, distributed, nn
 
-from detmode.distributed.exact_sums import ExactSum, SumFormat
+from detmode.distributed.exact_sums import ExactSum
 from detmode.distributed.rank_group import RankGroup
 
 
 class _Bucket:
-    """Parameters whose gradients are added together.
+    """Parameters of one dtype and device, whose gradients are added together."""
 
-    Args:
-        parameters: of one dtype, on one device.
-        format: of the sums.
-    """
-
-    def __init__(self, parameters: Sequence[nn.Parameter], format: SumFormat) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], total: torch.dtype) -> None:
         self.parameters = tuple(parameters)
-        self._format = format
+        self._total = total
+        self.clear()
         # Each parameter begins a block, so that bits do not depend on what shares its bucket.
-        block = format.block
+        block = self._sum.block
         sizes = (-(-parameter.numel() // block) * block for parameter in parameters)
         self._begins = list(accumulate(sizes, initial=0))
-        self.clear()
 
     def clear(self) -> None:
-        """Forget what was added."""
-        self._sum = ExactSum(self._format)
+        self._sum = ExactSum(self._total)
         self._used = [False] * len(self.parameters)
 
     def add(self) -> None:
@@ -58,7 +52,7 @@ class _Bucket:
         codes, flags = largest[: len(codes)].view(-1, 1), largest[len(codes) :]
         totals = self._sum.totals(codes, last)
         yield from ranks.start(totals, distributed.ReduceOp.SUM)
-        means = self._format.mean(totals, codes, count, last.dtype).view(-1)
+        means = self._sum.mean(totals, codes, count, last.dtype).view(-1)
         for number, (parameter, mean) in enumerate(self._places(means)):
             # In this order, since flags on a GPU have to be waited for.
             if self._used[number] or flags[number]:
@@ -88,11 +82,7 @@ class _Bucket:
 
 
 def _check_gradient(gradient: Tensor, dtype: torch.dtype) -> None:
-    """Refuse a gradient that cannot be added exactly.
-
-    Raises:
-        TypeError: it is sparse, or not of the dtype.
-    """
+    """Refuse a gradient that cannot be added exactly."""
     if gradient.layout != torch.strided:
         raise TypeError(
             f"a gradient has the layout {gradient.layout}, and only dense ones are added; use "
@@ -109,7 +99,7 @@ class ReplicatedGradients:
 
     Args:
         parameters: in the order of the module.
-        formats: of the sums, for each dtype of parameters.
+        sums: the dtype of the sum, for each dtype of parameters.
         ranks: that share the microbatches.
         count: of the microbatches of all ranks.
         size: of a bucket, in bytes of gradients; a larger parameter has one of its own.
@@ -119,7 +109,7 @@ class ReplicatedGradients:
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
-        formats: Mapping[torch.dtype, SumFormat],
+        sums: Mapping[torch.dtype, torch.dtype],
         ranks: RankGroup,
         count: int,
         *,
@@ -128,7 +118,7 @@ class ReplicatedGradients:
     ) -> None:
         self._ranks = ranks
         self._count = count
-        self._buckets = _buckets(parameters, formats, size)
+        self._buckets = _buckets(parameters, sums, size)
         self._bucket_of = {
             id(parameter): number
             for number, bucket in enumerate(self._buckets)
@@ -192,7 +182,7 @@ class ReplicatedGradients:
 
 
 def _buckets(
-    parameters: Sequence[nn.Parameter], formats: Mapping[torch.dtype, SumFormat], size: int
+    parameters: Sequence[nn.Parameter], sums: Mapping[torch.dtype, torch.dtype], size: int
 ) -> list[_Bucket]:
     """Put the last parameters into the first buckets: their gradients are ready first."""
     buckets = []
@@ -200,10 +190,10 @@ def _buckets(
     for parameter in reversed(parameters):
         inside = filling.setdefault((parameter.dtype, parameter.device), [])
         if inside and sum(tensor.nbytes for tensor in (*inside, parameter)) > size:
-            buckets.append(_Bucket(inside, formats[parameter.dtype]))
+            buckets.append(_Bucket(inside, sums[parameter.dtype]))
             inside.clear()
         inside.append(parameter)
-    return buckets + [_Bucket(inside, formats[dtype]) for (dtype, _), inside in filling.items()]
+    return buckets + [_Bucket(inside, sums[dtype]) for (dtype, _), inside in filling.items()]
 
 
 def _weak(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, NoReturn
@@ -26,15 +25,13 @@ from torch import distributed, nn
 from torch.distributed import ProcessGroup, distributed_c10d
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from detmode.distributed.begun_check import MOST_SHARDS, BegunCheck, agree
+from detmode.distributed.begun_check import BegunCheck, agree, local_tensors
 from detmode.distributed.check_verdict import (
-    Held,
     RankError,
     ranks_text,
     verdict_on_steps,
     verdict_on_tensors,
 )
-from detmode.distributed.local_state import digests_of, local_tensors
 from detmode.process.dispatch import untraced, without_modes
 from detmode.process.rank import has_group
 
@@ -191,14 +188,9 @@ class check_ranks:
         self._checks += 1
         with without_modes(), torch.no_grad():
             optimizers = [optimizer for optimizer, is_own in self._optimizers.items() if is_own]
-            shards = digests_of(local_tensors(self._module, optimizers, self._also, self._ignore))
-            if len(shards) > MOST_SHARDS:
-                raise ValueError(
-                    f"check_ranks: tensors of {len(shards)} different shards and devices, and only "
-                    f"{MOST_SHARDS} can be compared; leave some out with ignore="
-                )
+            tensors = local_tensors(self._module, optimizers, self._also, self._ignore)
             check = self._pending = BegunCheck(
-                self._checks, self._steps, shards, knows_of_fault=self._knows_of_fault()
+                self._checks, self._steps, tensors, knows_of_fault=self._knows_of_fault()
             )
             began = f"began/{self._key_of(self._rank)}"
             self._reached(self._store.set, began, str(check.number))
@@ -233,9 +225,8 @@ class check_ranks:
             if len(set(steps.values())) > 1:
                 self._conclude(check, lambda: verdict_on_steps(steps))
             if not agree(tables):
-                details = {name: asdict(held) for name, held in check.held().items()}
                 key = f"{check.number}/{self._key_of(self._rank)}"
-                self._reached(self._store.set, key, json.dumps(details))
+                self._reached(self._store.set, key, json.dumps(check.held()))
                 self._conclude(check, lambda: self._judge(check))
         self._agreed = check.step
 
@@ -337,7 +328,7 @@ class check_ranks:
         held = {}
         for rank, number in enumerate(self._ranks):
             details = json.loads(self._awaited(check, f"{check.number}/{self._key_of(rank)}"))
-            held[number] = {name: Held(**fields) for name, fields in details.items()}
+            held[number] = {name: tuple(item) for name, item in details.items()}
         return verdict_on_tensors(held, check.step, self._agreed)
 
 

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 _LISTED = 5
 """The most names that a verdict lists."""
 _RUNNING_STATISTICS = ("running_mean", "running_var")
 
 
-@dataclass(frozen=True)
-class Held:
-    """A tensor as a rank holds it, for the verdict.
-
-    Attributes:
-        shard: the key of the shard; ranks with the same one are to hold the same bytes.
-        form: dtype and shape; of a plain value, the value.
-        digest: of the bytes, in hexadecimal digits.
-    """
-
-    shard: int
-    form: str
-    digest: str
+Held: TypeAlias = tuple[int, str, str]
+"""A tensor as a rank holds it: the shard, of which all ranks are to hold the same bytes; the dtype
+and shape, or a plain value; and the digest of the bytes in hexadecimal digits."""
 
 
 class RankError(RuntimeError):
@@ -114,11 +104,11 @@ def _difference(
         having, lacking = sorted(parties, key=lambda ranks: held[ranks[0]] is None)
         has, has_not = (f"{ranks_text(item)} {_have(item)}" for item in (having, lacking))
         return parties, f"{has} {name!r} and {has_not} not"
-    for shard in dict.fromkeys(item.shard for item in held.values() if item):
-        replicas = {rank: item for rank, item in held.items() if item and item.shard == shard}
+    for shard in dict.fromkeys(item[0] for item in held.values() if item):
+        replicas = {rank: item for rank, item in held.items() if item and item[0] == shard}
         parties = _parties(replicas)
         if len(parties) > 1:
-            forms = " and ".join(dict.fromkeys(item.form for item in replicas.values()))
+            forms = " and ".join(dict.fromkeys(form for _, form, _ in replicas.values()))
             most, *rest = parties
             if len(most) * 2 > len(replicas):
                 few = tuple(sorted(rank for ranks in rest for rank in ranks))

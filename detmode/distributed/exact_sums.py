@@ -10,11 +10,13 @@ one by one, on any rank, before the largest of them is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from detmode.distributed.rank_group import RankGroup
 
 _BIAS_OF_FLOAT32, _BIAS_OF_FLOAT64 = 127, 1023
 _SIGNIFICAND_OF_FLOAT32, _SIGNIFICAND_OF_FLOAT64 = 23, 52
@@ -28,8 +30,15 @@ _CACHED = 1 << 16
 """Elements of CPU tensors that are worked on at a time, so that they stay in the cache."""
 
 
+_DIGITS, _BITS = 3, 28
+"""Squares are cut into so many digits of so many bits, which up to 2**35 of them add in int64."""
+
+_PART = 1 << 20
+"""Elements whose squares are there at a time."""
+
+
 @dataclass(frozen=True)
-class SumFormat:
+class _Format:
     """The integers in which addends are added.
 
     Args:
@@ -66,7 +75,7 @@ class SumFormat:
         in the middle one and a positive one in the lowest.
         """
         # The smallest normal number of a code is 1 in the highest piece.
-        scale = power_of_two(codes, _BIAS_OF_FLOAT32 + 2 * self.piece, -self.piece)
+        scale = _power_of_two(codes, _BIAS_OF_FLOAT32 + 2 * self.piece, -self.piece)
         nan, negative = float(1 << 2 * self.piece), float(1 << self.piece)
         return scale.mul(addend).nan_to_num_(nan=nan, neginf=negative, posinf=1.0)
 
@@ -82,28 +91,13 @@ class SumFormat:
             yield piece
         yield window.to(self.word)
 
-    def mean(self, totals: Tensor, codes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-        """Return sums divided by ``count`` and rounded: ``[blocks, block]``.
-
-        A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
-        is infinite. Where a block shares its code with such a sum, the others in it are NaN.
-        """
-        means = torch.empty_like(totals, dtype=dtype)
-        for out, sums, code in self.parts(means, totals, codes):
-            scale = power_of_two(code, -_BIAS_OF_FLOAT32 - 2 * self.piece, self.piece)
-            out.copy_(scale.mul(sums).div_(count))
-            special = code == self.not_finite
-            if _maybe(special):
-                out.copy_(torch.where(special, self._special(sums).to(dtype), out))
-        return means
-
     def parts(self, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Yield the same rows of all tensors, on a CPU so many that they stay in its cache."""
         rows = len(tensors[0])
         some = _CACHED // self.block if tensors[0].device.type == "cpu" else max(rows, 1)
         yield from zip(*(tensor.split(some) for tensor in tensors))
 
-    def _special(self, totals: Tensor) -> Tensor:
+    def special(self, totals: Tensor) -> Tensor:
         """Infinities and NaN, from how many of them there are."""
         mask, infinity = (1 << self.piece) - 1, float("inf")
         positive = totals.bitwise_and(mask).ne(0)
@@ -113,25 +107,30 @@ class SumFormat:
         return sums.masked_fill_(nan | (positive == negative), float("nan"))
 
 
-SUM_FORMATS = {
-    torch.int64: SumFormat(torch.int64, torch.int32, piece=16, block=1, addends=1 << 15),
-    torch.int32: SumFormat(torch.int32, torch.int16, piece=8, block=64, addends=1 << 7),
+_FORMATS = {
+    torch.int64: _Format(torch.int64, torch.int32, piece=16, block=1, addends=1 << 15),
+    torch.int32: _Format(torch.int32, torch.int16, piece=8, block=64, addends=1 << 7),
 }
-"""By the dtype of the sums."""
+MOST_ADDENDS = {total: format.addends for total, format in _FORMATS.items()}
+"""The largest number of addends, by the dtype of the sums."""
 
 
 class ExactSum:
     """A sum of tensors of one length, kept as integers until it is rounded.
 
     Tensors are contiguous and 1-d, of float32, bfloat16 or float16; their length is a multiple of
-    the format's block.
+    :attr:`block`.
 
     Args:
-        format: of the sum.
+        total: the dtype of the sum, of :data:`MOST_ADDENDS`.
+
+    Attributes:
+        block: the number of neighbouring elements that share a code.
     """
 
-    def __init__(self, format: SumFormat) -> None:
-        self._format = format
+    def __init__(self, total: torch.dtype) -> None:
+        self._format = _FORMATS[total]
+        self.block = self._format.block
         self._codes: Tensor | None = None
         self._words: list[Tensor] = []  # the highest first
 
@@ -182,6 +181,21 @@ class ExactSum:
         self._codes, self._words = None, []
         return totals
 
+    def mean(self, totals: Tensor, codes: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+        """Return sums divided by ``count`` and rounded: ``[blocks, block]``.
+
+        A sum with a NaN, or with infinities of both signs, is NaN; one with infinities of one sign
+        is infinite. Where a block shares its code with such a sum, the others in it are NaN.
+        """
+        format, means = self._format, torch.empty_like(totals, dtype=dtype)
+        for out, sums, code in format.parts(means, totals, codes):
+            scale = _power_of_two(code, -_BIAS_OF_FLOAT32 - 2 * format.piece, format.piece)
+            out.copy_(scale.mul(sums).div_(count))
+            special = code == format.not_finite
+            if _maybe(special):
+                out.copy_(torch.where(special, format.special(sums).to(dtype), out))
+        return means
+
     def _rows(self, addend: Tensor) -> Tensor:
         return addend.view(-1, self._format.block)
 
@@ -205,7 +219,45 @@ def _maybe(mask: Tensor) -> bool:
     return mask.device.type != "cpu" or bool(mask.any())
 
 
-def power_of_two(steps: Tensor, first: int, step: int) -> Tensor:
+def _power_of_two(steps: Tensor, first: int, step: int) -> Tensor:
     """Return ``2 ** (first + step * steps)`` in float64, by its bits."""
     exponents = steps.to(torch.int64).mul_(step).add_(first + _BIAS_OF_FLOAT64)
     return exponents.bitwise_left_shift_(_SIGNIFICAND_OF_FLOAT64).view(torch.float64)
+
+
+def exact_norm(tensors: Sequence[Tensor], device: torch.device, parts: RankGroup | None) -> Tensor:
+    """Return the 2-norm of tensors as if they were one vector: float64, a scalar.
+
+    Squares are exact in float64, and are added as integers: the norm does not depend on the number
+    of tensors, their shapes, or their order. Its relative error is below 2**-48.
+
+    Args:
+        tensors: of float32, bfloat16 or float16.
+        device: of the tensors.
+        parts: the ranks, if each has a part of the vector.
+    """
+    zero = torch.zeros((), dtype=torch.float32, device=device)
+    largest = [tensor.abs().amax().float() for tensor in tensors if tensor.numel()]
+    maximum = torch.stack([zero, *largest]).amax()
+    # Backends differ in what they make of a NaN.
+    extremes = torch.stack([maximum.nan_to_num(nan=0.0, posinf=float("inf")), maximum.isnan()])
+    if parts is not None:
+        parts.max(extremes)
+    maximum = extremes[0].masked_fill(extremes[1] != 0, float("nan")).double()
+    exponent = torch.frexp(maximum).exponent
+    scale = _power_of_two(exponent, 0, -1)
+    totals = torch.zeros(_DIGITS, dtype=torch.int64, device=device)
+    for tensor in tensors:
+        for part in tensor.reshape(-1).split(_PART):
+            rest = part.double().mul_(scale).square_()  # at most 1
+            for number in range(_DIGITS):
+                digits = rest.mul_(1 << _BITS).trunc()
+                totals[number] += digits.to(torch.int64).sum()
+                rest.sub_(digits)
+    if parts is not None:
+        parts.sum(totals)
+    square = torch.zeros_like(maximum)
+    for number in reversed(range(_DIGITS)):
+        square = (square + totals[number]) / (1 << _BITS)
+    norm = square.sqrt() / scale
+    return torch.where(maximum.isfinite(), norm, maximum)

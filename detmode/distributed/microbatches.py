@@ -13,10 +13,9 @@ from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from detmode.distributed.averaged_buffers import AveragedBuffers
+from detmode.distributed.averaged_buffers import averaged_buffers
 from detmode.distributed.buckets import ReplicatedGradients
-from detmode.distributed.exact_norm import exact_norm
-from detmode.distributed.exact_sums import SUM_FORMATS, ExactSum, SumFormat
+from detmode.distributed.exact_sums import MOST_ADDENDS, ExactSum, exact_norm
 from detmode.distributed.rank_group import RankGroup, digest
 from detmode.distributed.sharded import ShardedGradients, group_of_shards, local_part
 from detmode.environment.seeding import rng_state, seed_everything, set_rng_state
@@ -96,8 +95,8 @@ class MicrobatchReducer:
             raise TypeError("group must not be given with fully_shard, whose mesh has the ranks")
         self._sharded = of_shards is not None
         self._ranks = RankGroup(of_shards if self._sharded else group, trained[0].device)
-        formats = _formats(sum_dtype)
-        most = min(formats[parameter.dtype].addends for parameter in trained)
+        sums = _dtypes_of_sums(sum_dtype)
+        most = min(MOST_ADDENDS[sums[parameter.dtype]] for parameter in trained)
         if not self._ranks.size <= self._count <= most:
             raise ValueError(
                 f"microbatches must be at least {self._ranks.size}, the number of ranks, and at "
@@ -120,9 +119,8 @@ class MicrobatchReducer:
         else:
             size = int(bucket_cap_mb * (1 << 20))
             self._gradients = ReplicatedGradients(
-                trained, formats, self._ranks, self._count, size=size, overlap=overlap
+                trained, sums, self._ranks, self._count, size=size, overlap=overlap
             )
-        self._buffers = AveragedBuffers(module, self._ranks, self.mean)
         self._begun: weakref.ref[Generator[int, None, None]] | None = None
 
     @property
@@ -177,19 +175,18 @@ class MicrobatchReducer:
     def _loop(self, step: int) -> Generator[int, None, None]:
         module, indices = self._module, self.local_indices
         generators = rng_state()
-        self._buffers.begin()
+        no_sync = module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext()
         try:
-            with module.no_sync() if isinstance(module, DistributedDataParallel) else nullcontext():
-                for index in indices:
-                    seed_everything(digest((self._seed, step, index)) % (1 << 32))
-                    self._gradients.begin_microbatch(last=index == indices[-1])
-                    yield index
-                    with torch.no_grad():
-                        self._gradients.end_microbatch()
-                        self._buffers.end_microbatch()
-            self._ranks.agree("the step", step)
-            with torch.no_grad():
-                self._buffers.end()
+            with averaged_buffers(module, self._ranks, self.mean) as restore_buffers:
+                with no_sync:
+                    for index in indices:
+                        seed_everything(digest((self._seed, step, index)) % (1 << 32))
+                        self._gradients.begin_microbatch(last=index == indices[-1])
+                        yield index
+                        with torch.no_grad():
+                            self._gradients.end_microbatch()
+                            restore_buffers()
+                self._ranks.agree("the step", step)
         except BaseException as error:
             if isinstance(error, GeneratorExit):
                 warnings.warn(
@@ -199,7 +196,6 @@ class MicrobatchReducer:
                 )
             for parameter in _trained(module):
                 parameter.grad = None
-            self._buffers.restore()
             raise
         finally:
             self._gradients.clear()
@@ -259,14 +255,13 @@ class MicrobatchReducer:
                 f"got {len(values)} values, but this rank computes {len(self.local_indices)} "
                 "microbatches; give one for each"
             )
-        device, format = self._ranks.device, SUM_FORMATS[torch.int64]
-        total = ExactSum(format)
+        total = ExactSum(torch.int64)
         for value in values:
-            tensor = torch.as_tensor(value, device=device).detach().to(torch.float32)
+            tensor = torch.as_tensor(value, device=self._ranks.device).detach().to(torch.float32)
             total.add(tensor.reshape(-1))
         codes = self._ranks.max(total.codes())
         sums = self._ranks.sum(total.totals(codes))
-        return format.mean(sums, codes, count, torch.float64).view(tensor.shape)
+        return total.mean(sums, codes, count, torch.float64).view(tensor.shape)
 
 
 def _trained(module: nn.Module) -> list[nn.Parameter]:
@@ -277,12 +272,11 @@ def _identity(parameters: Iterable[nn.Parameter]) -> list[tuple[object, ...]]:
     return [(id(parameter), parameter.dtype, parameter.device) for parameter in parameters]
 
 
-def _formats(sum_dtype: torch.dtype) -> dict[torch.dtype, SumFormat]:
-    """Return the format of the sums for each dtype of gradients."""
-    if sum_dtype not in SUM_FORMATS:
+def _dtypes_of_sums(sum_dtype: torch.dtype) -> dict[torch.dtype, torch.dtype]:
+    """Return the dtype of the sums for each dtype of gradients."""
+    if sum_dtype not in MOST_ADDENDS:
         raise TypeError(f"sum_dtype must be torch.int64 or torch.int32, not {sum_dtype!r}")
-    formats = dict.fromkeys((torch.bfloat16, torch.float16), SUM_FORMATS[sum_dtype])
-    return {torch.float32: SUM_FORMATS[torch.int64], **formats}
+    return {torch.float32: torch.int64, torch.bfloat16: sum_dtype, torch.float16: sum_dtype}
 
 
 def _refuse(module: nn.Module, trained: Sequence[nn.Parameter]) -> None:
@@ -302,7 +296,7 @@ def _refuse(module: nn.Module, trained: Sequence[nn.Parameter]) -> None:
                 "the reducer the plain module, or one in DistributedDataParallel"
             )
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype not in _formats(torch.int64):
+        if parameter.requires_grad and parameter.dtype not in _dtypes_of_sums(torch.int64):
             raise TypeError(
                 f"the parameter {name} is of {parameter.dtype}, but gradients are added exactly in "
                 "float32, bfloat16 and float16 alone"

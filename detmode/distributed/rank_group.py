@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed
 
+from detmode.process.dispatch import without_modes
 from detmode.process.rank import has_group
+
+T = TypeVar("T")
 
 
 class RankGroup:
@@ -77,6 +81,17 @@ class RankGroup:
                 f"the ranks disagree on {about}, which must be the same on all of them; rank "
                 f"{self.rank} has {values}"
             )
+
+
+def gathered(value: T, group: distributed.ProcessGroup | None = None) -> list[T]:
+    """Return the value of each rank; all ranks of the group call it."""
+    size = distributed.get_world_size(group) if has_group() else 1
+    if size == 1:
+        return [value]
+    values: list[Any] = [None] * size
+    with without_modes():
+        distributed.all_gather_object(values, value, group)
+    return values
 
 
 def digest(value: object) -> int:

@@ -10,10 +10,8 @@ from torch import Tensor, distributed, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from detmode.distributed.exact_sums import SUM_FORMATS, ExactSum
+from detmode.distributed.exact_sums import ExactSum
 from detmode.distributed.rank_group import RankGroup
-
-_FORMAT = SUM_FORMATS[torch.int64]
 
 
 def group_of_shards(module: nn.Module) -> distributed.ProcessGroup | None:
@@ -117,7 +115,7 @@ class ShardedGradients:
     def _add(self, parameter: nn.Parameter) -> None:
         assert parameter.grad is not None
         gradient = local_part(parameter.grad)
-        total = self._sums.setdefault(parameter, ExactSum(_FORMAT))
+        total = self._sums.setdefault(parameter, ExactSum(torch.int64))
         total.add(gradient.reshape(-1))
         if self._last:
             gradient.copy_(_mean(total, self._count, gradient.dtype).view(gradient.shape))
@@ -136,11 +134,9 @@ class _ExactReduceScatter:
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was added."""
-        self._sum = ExactSum(_FORMAT)
+        self._sum = ExactSum(torch.int64)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory for the collective."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -169,4 +165,4 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def _mean(total: ExactSum, count: int, dtype: torch.dtype) -> Tensor:
     codes = total.codes()
-    return _FORMAT.mean(total.totals(codes), codes, count, dtype).view(-1)
+    return total.mean(total.totals(codes), codes, count, dtype).view(-1)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from detmode.distributed.rank_group import gathered
 from detmode.environment.seeding import rng_state, seed_everything, set_rng_state
 from detmode.integrations import training
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode
@@ -183,7 +184,7 @@ class DeterministicCallback(Callback):  # type: ignore[misc]  # Lightning is rea
         if self._begin is None:
             return {}
         states = {"begin": self._begin, "now": self._states(), "done": self._done}
-        return {"seed": self.seed, "ranks": training.of_all(states)}
+        return {"seed": self.seed, "ranks": gathered(states)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep what :meth:`state_dict` gave until training starts."""
@@ -221,11 +222,7 @@ def _misses_validation(trainer: Trainer, done: int) -> bool:
 
 
 def _generators_of(loaders: Iterable[Any]) -> Iterable[torch.Generator]:
-    """Yield the generators of loaders and of their samplers, each once."""
-    seen: set[int] = set()
-    for loader in loaders:
-        for holder in (loader, getattr(loader, "sampler", None)):
-            generator = getattr(holder, "generator", None)
-            if isinstance(generator, torch.Generator) and id(generator) not in seen:
-                seen.add(id(generator))
-                yield generator
+    """Return the generators of loaders and of their samplers, each once."""
+    holders = (item for loader in loaders for item in (loader, getattr(loader, "sampler", None)))
+    generators = (getattr(holder, "generator", None) for holder in holders)
+    return dict.fromkeys(item for item in generators if isinstance(item, torch.Generator))

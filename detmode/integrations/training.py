@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, TypeVar
 
 import torch
 from torch import distributed
@@ -12,16 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from detmode.distributed.fixed_buckets import fix_buckets
 from detmode.distributed.one_report import ALONE
+from detmode.distributed.rank_group import gathered
 from detmode.mode.deterministic_mode import DeterminismWarning, DeterministicMode, current_mode
-from detmode.process.dispatch import without_modes
 from detmode.process.interface import TRAINER
 from detmode.process.rank import has_group
 from detmode.reports.report import Report
 from detmode.reports.rows import ACTIONS
 from detmode.reports.terminal import terminal_width
 from detmode.reports.union import of_ranks
-
-T = TypeVar("T")
 
 
 def mode_of(mode: DeterministicMode | None) -> DeterministicMode:
@@ -36,17 +33,6 @@ def world() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if has_group() else (0, 1)
 
 
-def of_all(value: T) -> list[T]:
-    """Return the value of each rank; all ranks call it."""
-    _, size = world()
-    if size == 1:
-        return [value]
-    values: list[Any] = [None] * size
-    with without_modes():
-        distributed.all_gather_object(values, value)
-    return values
-
-
 def report_of_all(mode: DeterministicMode) -> Report:
     """Return the one report of all ranks; all of them call it."""
     rank, size = world()
@@ -54,7 +40,7 @@ def report_of_all(mode: DeterministicMode) -> Report:
     if size == 1:
         return local
     local = local.by(rank)
-    texts = of_all(local.to_json())
+    texts = gathered(local.to_json())
     others = [Report.from_json(text) for number, text in enumerate(texts) if number != rank]
     return of_ranks(local, others, size, {})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 Pair = tuple[int | None, int | None]
@@ -32,29 +32,29 @@ _Runs: TypeAlias = "tuple[range, int, _Runs | None]"
 Sequences = tuple[Sequence[int], Sequence[int]]
 
 
-class Effort:
-    """The steps that an alignment may still take, so that its time is bounded.
+class _Effort:
+    """The steps that an alignment may still take, so that its time is bounded."""
 
-    Args:
-        most: the steps of all searches.
-    """
-
-    def __init__(self, most: int = _MOST_WORK) -> None:
+    def __init__(self, most: int, on_coarse: Callable[[int], object]) -> None:
         self.left = most
         self.edits = _EDITS
         """The unmatched calls up to which the next script is searched for."""
-        self.coarse_from: int | None = None
-        """The first call of the first run that is aligned coarsely; ``None`` if none is."""
+        self._on_coarse: Callable[[int], object] | None = on_coarse
 
     def suffices(self, call: int) -> bool:
-        """Return whether there is effort left for the calls from one on; note it if not."""
-        if self.left <= 0 and self.coarse_from is None:
-            self.coarse_from = call
+        """Return whether there is effort left for the calls from one on; tell the first without."""
+        if self.left <= 0 and self._on_coarse is not None:
+            self._on_coarse(call)
+            self._on_coarse = None
         return self.left > 0
 
 
 def align(
-    kinds: Sequences, whole: Sequences, anchors: Sequences, effort: Effort | None = None
+    kinds: Sequences,
+    whole: Sequences,
+    anchors: Sequences,
+    on_coarse: Callable[[int], object] = lambda call: None,
+    most: int = _MOST_WORK,
 ) -> Iterator[Pair]:
     """Yield the calls of both runs in order, side by side.
 
@@ -65,9 +65,10 @@ def align(
         kinds: for each run and call, a number for the operator and the form of its tensors.
         whole: the same, with the tensors' digests.
         anchors: ``whole``, with 0 for calls that must not be anchors.
-        effort: is spent; without it, that of an alignment of its own.
+        on_coarse: is called with the first call of the first run that is aligned coarsely, if any.
+        most: the comparisons and steps of all searches.
     """
-    effort = effort or Effort()
+    effort = _Effort(most, on_coarse)
     (first, second), (a, b) = whole, kinds
     same = _common(first, second)
     for position in range(same):
@@ -118,7 +119,7 @@ def _between(
     b: Sequence[int],
     begin: tuple[int, int],
     end: tuple[int, int],
-    effort: Effort,
+    effort: _Effort,
 ) -> Iterator[Pair]:
     """Align two stretches by the kinds of their calls, leaving as few unmatched as possible."""
     (i, j), (i_end, j_end) = begin, end
@@ -167,7 +168,7 @@ def _shortest(
     b: Sequence[int],
     begin: tuple[int, int],
     end: tuple[int, int],
-    effort: Effort,
+    effort: _Effort,
 ) -> list[tuple[int, int]] | None:
     """Return the pairs of a shortest edit script (Myers, 1986), and ``end``; None if too long."""
     n, m = end[0] - begin[0], end[1] - begin[1]
@@ -206,7 +207,7 @@ def _resumed(
     b: Sequence[int],
     at: tuple[int, int],
     end: tuple[int, int],
-    effort: Effort,
+    effort: _Effort,
 ) -> list[tuple[int, int]]:
     """Return the next position where both continue alike for a while; empty if there is none."""
     for far in _FAR:

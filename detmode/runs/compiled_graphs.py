@@ -14,7 +14,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from traceback import walk_stack
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -151,14 +152,10 @@ def graph_of(
 
 def _function() -> FrameType | None:
     """Return the frame of the function whose graph is being called, as Dynamo has rewritten it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _calls_graph(frame.f_code):
-        frame = frame.f_back
-    return frame
-
-
-def _calls_graph(code: CodeType) -> bool:
-    return any(name.startswith(_COMPILED) for name in code.co_names)
+    for frame, _ in walk_stack(sys._getframe(1)):
+        if any(name.startswith(_COMPILED) for name in frame.f_code.co_names):
+            return frame
+    return None
 
 
 def _name_of(frame: FrameType | None) -> str:
@@ -201,11 +198,10 @@ def is_compilers_own(func: Any) -> bool:
 
 def _generated(frame: FrameType | None) -> FrameType | None:
     """Return the nearest frame of a graph's code."""
-    while frame is not None and not (
-        frame.f_code.co_name == "call" and is_inductors(frame.f_code.co_filename)
-    ):
-        frame = frame.f_back
-    return frame
+    for outer, _ in walk_stack(frame):
+        if outer.f_code.co_name == "call" and is_inductors(outer.f_code.co_filename):
+            return outer
+    return None
 
 
 @functools.lru_cache(_CODES)

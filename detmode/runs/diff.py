@@ -6,12 +6,12 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from detmode.bits.effects import AROUND
 from detmode.reports.progress import progress
 from detmode.reports.timeline import Cells, bin_of, timeline_of_cells
-from detmode.runs.align import Effort, align
+from detmode.runs.align import align
 from detmode.runs.collectives import Collective
 from detmode.runs.comparison import Comparison
 from detmode.runs.compiled_graphs import GRAPH
@@ -42,12 +42,13 @@ _NOT_BY_TENSORS = ("seed", "generator", "arguments", "calls")
 _SEEDED_BY_THE_PROGRAM = frozenset({"python", "numpy"})
 
 
-class TakenPart(NamedTuple):
+class _TakenPart(NamedTuple):
     """The part that a rank took in a collective in two runs.
 
     Args:
         collective: its identity.
-        place: the position of the call among all aligned ones.
+        place: the number of aligned calls from the runs' divergence, or else their end, to the
+            call; negative before it.
         same_inputs: whether both runs called it, with the same inputs.
         whole_inputs: false if the digest of an input is missing.
         whole_results: false if the digest of a result is missing.
@@ -59,28 +60,18 @@ class TakenPart(NamedTuple):
     whole_inputs: bool
     whole_results: bool
 
+    @property
+    def gave_the_same(self) -> bool:
+        """True if the rank gave the collective the same inputs in both runs."""
+        return self.same_inputs and (self.whole_inputs or self.place <= 0)
 
-class TraceDiff(NamedTuple):
-    """The result of comparing the traces of two processes, and what joins it to other ranks'.
 
-    Args:
-        comparison: the result.
-        place: the position of the divergence among all aligned calls; ``None`` without one.
-        parts: for each collective that one of them called, by its key, the part in it.
-    """
-
-    comparison: Comparison
-    place: int | None
-    parts: dict[tuple[Any, ...], TakenPart]
+Parts: TypeAlias = dict[tuple[Any, ...], _TakenPart]
+"""For each collective that a rank called in one of two runs, by its key, the part in it."""
 
 
 class _Tally:
-    """The counts of an alignment, by line and by module.
-
-    Args:
-        one: the first run.
-        other: the second.
-    """
+    """The counts of an alignment, by line and by module."""
 
     def __init__(self, one: TraceIndex, other: TraceIndex) -> None:
         self._one, self._other = one, other
@@ -104,7 +95,6 @@ class _Tally:
         return self._place
 
     def counts(self) -> tuple[int, ...]:
-        """Return the number of calls in each of the groups, as :data:`GROUPS` orders them."""
         return tuple(self.totals[name] for name in _SEVEREST_FIRST)
 
     def lines(self) -> tuple[Line, ...]:
@@ -127,12 +117,7 @@ class _First(NamedTuple):
 
 
 class _Diff:
-    """Two traces, compared step by step.
-
-    Args:
-        first: the trace of the first run.
-        second: that of the second.
-    """
+    """Two traces, compared step by step."""
 
     def __init__(self, first: TraceIndex, second: TraceIndex) -> None:
         self._first, self._second = first, second
@@ -145,24 +130,25 @@ class _Diff:
         self._firsts: dict[str, _First] = {}
         # For each of those, the next graph: the line of a graph follows those of the calls in it.
         self._graphs: dict[str, tuple[int, int]] = {}
-        self._parts: dict[tuple[Any, ...], TakenPart] = {}
+        self._parts: Parts = {}
         self._tally = _Tally(first, second)
-        self._effort = Effort()
+        self._coarse_from: list[int] = []
 
-    def result(self) -> TraceDiff:
+    def result(self) -> tuple[Comparison, Parts]:
         """Align the calls and compare the pairs."""
         self._align()
         numbers = [*(first.calls for first in self._firsts.values()), *self._graphs.values()]
         ours, theirs = ({pair[run] for pair in numbers} for run in (0, 1))
         self._calls = self._first.calls_at(ours), self._second.calls_at(theirs)
         divergence = self._firsts.get("divergence")
-        comparison = self._comparison(divergence.point if divergence else None)
-        return TraceDiff(comparison, divergence.place if divergence else None, self._parts)
+        begin = divergence.place if divergence else self._tally.totals.total()
+        parts = {k: part._replace(place=part.place - begin) for k, part in self._parts.items()}
+        return self._comparison(divergence.point if divergence else None), parts
 
     def _align(self) -> None:
         first, second = self._first, self._second
         kinds, whole = (first.kinds, second.kinds), (first.whole, second.whole)
-        aligned = align(kinds, whole, (first.anchors, second.anchors), self._effort)
+        aligned = align(kinds, whole, (first.anchors, second.anchors), self._coarse_from.append)
         for place, (i, j) in enumerate(progress(aligned, "comparing", "calls")):
             self._parts.update(_parts(first, second, i, j, place))
             if i is None or j is None:
@@ -226,7 +212,7 @@ class _Diff:
             steps=as_text(self._first.reader.steps_recorded),
             origin=origins_of(*self._readers),
             unrecorded=tuple(unrecorded_in(*self._readers)),
-            coarse_from=self._effort.coarse_from,
+            coarse_from=next(iter(self._coarse_from), None),
             unsaid=self._first.unsaid,
         )
 
@@ -293,8 +279,10 @@ class _Diff:
         return tuple(mine for mine, _ in unseen), tuple(theirs for _, theirs in unseen)
 
 
-def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> TraceDiff:
-    """Compare the traces of two processes.
+def diff_traces(
+    first: str | os.PathLike[str], second: str | os.PathLike[str]
+) -> tuple[Comparison, Parts]:
+    """Compare the traces of two processes; return the result, and what joins it to other ranks'.
 
     Args:
         first: the folder of one trace.
@@ -309,7 +297,7 @@ def diff_traces(first: str | os.PathLike[str], second: str | os.PathLike[str]) -
 
 def _parts(
     first: TraceIndex, second: TraceIndex, i: int | None, j: int | None, place: int
-) -> dict[tuple[Any, ...], TakenPart]:
+) -> Parts:
     """Return the part that is taken in the collective that two aligned calls are."""
     mine = None if i is None else first.collectives.get(i)
     theirs = None if j is None else second.collectives.get(j)
@@ -322,7 +310,7 @@ def _parts(
     if same and i is not None and j is not None:
         same = first.inputs[i] == second.inputs[j]
     whole = (all(inputs for _, inputs, _ in known), all(results for _, _, results in known))
-    return {part[0].key: TakenPart(part[0], place, same, *whole) for part in known}
+    return {part[0].key: _TakenPart(part[0], place, same, *whole) for part in known}
 
 
 def _shared_differ(first: TraceIndex, i: int, second: TraceIndex, j: int) -> bool:

@@ -168,25 +168,24 @@ def described(divergence: Divergence, width: int | None = None) -> str:
     call = divergence.call
     source = source_of(call.site)
     called = written_as(call.overload, source)
+    numbers = ("-" if c is None else str(c.number) for c in _both(divergence))
+    arguments = _arguments(divergence) if divergence.kind == "arguments" else None
     rows = [
         ("what", divergence.meaning),
         ("line", "  ".join(filter(None, (shortened(call.site), source)))),
-        *((("called", called),) if called else ()),
+        ("called", called or None),
         ("operator", call.overload),
         ("module", call.module or "-"),
-        *((("graph", str(divergence.graph)),) if divergence.graph else ()),
-        *((("collective", str(call.collective)),) if call.collective else ()),
-        *((("step", str(divergence.step)),) if divergence.step is not None else ()),
-        (
-            "number",
-            " and ".join("-" if c is None else str(c.number) for c in _both(divergence)),
-        ),
-        *((("differing", ", ".join(divergence.differing)),) if divergence.differing else ()),
+        ("graph", divergence.graph),
+        ("collective", call.collective),
+        ("step", divergence.step),
+        ("number", " and ".join(numbers)),
+        ("differing", ", ".join(divergence.differing) or None),
         *((name, form) for name, form, _ in call.tensors() if not name.startswith("mutated")),
-        *((("arguments", _arguments(divergence)),) if divergence.kind == "arguments" else ()),
+        ("arguments", arguments),
         *_advice(divergence),
     ]
-    return listed(rows, width)
+    return listed([(name, str(value)) for name, value in rows if value is not None], width)
 
 
 def _advice(divergence: Divergence) -> Iterator[tuple[str, str]]:
@@ -214,7 +213,7 @@ def _both(divergence: Divergence) -> tuple[TraceCall | None, TraceCall | None]:
 
 def as_opened(title: str, divergence: Divergence) -> Opened:
     """Return a divergence with both of its sides, for a page."""
-    first, second = ({} if call is None else dict(_facts(call)) for call in _both(divergence))
+    first, second = ({} if call is None else _facts(call) for call in _both(divergence))
     absent, missing = ("-" if side else "no such call" for side in (first, second))
     facts = (
         (name, first.get(name, absent), second.get(name, missing)) for name in {**first, **second}
@@ -224,23 +223,21 @@ def as_opened(title: str, divergence: Divergence) -> Opened:
     return Opened(title, tuple(facts), tuple(details))
 
 
-def _facts(call: TraceCall) -> Iterator[tuple[str, str]]:
+def _facts(call: TraceCall) -> dict[str, str]:
     source = source_of(call.site)
-    yield "line", call.site
-    if source:
-        yield "source", source
-    if called := written_as(call.overload, source):
-        yield "called", called
-    yield "operator", call.overload
-    yield "module", call.module or "-"
-    yield "call number", str(call.number)
-    if call.collective is not None:
-        yield "collective", str(call.collective)
-    yield "arguments", call.arguments or "-"
-    if call.generator is not None:
-        yield "generator", call.generator.hex()
-    for name, form, digest in call.tensors():
-        yield name, f"{form}, digest {digest.hex()}"
+    facts = {
+        "line": call.site,
+        "source": source or None,
+        "called": written_as(call.overload, source) or None,
+        "operator": call.overload,
+        "module": call.module or "-",
+        "call number": call.number,
+        "collective": call.collective,
+        "arguments": call.arguments or "-",
+        "generator": call.generator and call.generator.hex(),
+        **{name: f"{form}, digest {digest.hex()}" for name, form, digest in call.tensors()},
+    }
+    return {name: str(fact) for name, fact in facts.items() if fact is not None}
 
 
 def as_data(divergence: Divergence | None) -> dict[str, Any] | None:

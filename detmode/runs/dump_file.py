@@ -24,6 +24,7 @@ from torch import Tensor
 
 from detmode.bits.tensors import form_of, has_data, parts
 from detmode.cuda.elements import once, plain
+from detmode.process.checked import checked
 from detmode.process.dispatch import without_modes
 from detmode.process.text import text_of
 from detmode.runs.trace_file import TraceError, read_head
@@ -161,12 +162,7 @@ class _Dump:
         self._failure: str | None = None
 
     def add(self, side: str, tensors: list[Tensor | None]) -> None:
-        """Write the tensors as they are now.
-
-        Args:
-            side: "input", "output" or "mutated".
-            tensors: the tensors of that side; ``None`` for one whose elements are undefined.
-        """
+        """Write a side's tensors as they are now; ``None`` is one with undefined elements."""
         for position, tensor in enumerate(tensors):
             if self._failure is None and tensor is not None and has_data(tensor):
                 try:
@@ -249,8 +245,8 @@ class DumpReader:
         except OSError as error:
             raise TraceError(f"cannot read {file}: {error.strerror}") from error
         try:
-            self.call = CallName(text_of(head["overload"]), _count(head["index"]))
-            self.number = _count(head["number"])
+            self.call = CallName(text_of(head["overload"]), checked(int, head["index"]))
+            self.number = checked(int, head["number"])
             arrays = [_array(fields) for fields in head["arrays"]]
         except (KeyError, TypeError, ValueError):
             raise TraceError(f"{file} does not describe the call of a dump") from None
@@ -323,14 +319,8 @@ def dumps_of(path: Path) -> list[DumpReader]:
 
 def _array(value: Any) -> _Array:
     name, form, dtype, shape = (value[key] for key in ("name", "form", "dtype", "shape"))
-    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+    if len(checked(list[int], shape)) > _MOST_DIMENSIONS:
         raise TypeError
     if text_of(dtype) not in _DTYPES or _ARRAY.fullmatch(name) is None:
         raise ValueError
-    return _Array(name, text_of(form), dtype, tuple(map(_count, shape)))
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise TypeError
-    return value
+    return _Array(name, text_of(form), dtype, tuple(shape))

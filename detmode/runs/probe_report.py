@@ -41,15 +41,8 @@ GROUPS = (UNKNOWN, KNOWN)
 """The groups of rows: operators without a rule, and those with one."""
 
 _COLUMNS = (
-    "varied",
-    "overload",
-    "under",
-    "differing",
-    "elements",
-    "largest",
-    "rule",
-    "site",
-    "module",
+    *("varied", "overload", "under", "differing", "elements", "largest"),
+    *("rule", "site", "module"),
 )
 _SHOWN = ("varied", "under", "differing", "elements", "largest", "rule", "module")
 

@@ -42,7 +42,6 @@ class _Probed(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the overload."""
         return overload_name(self.effects.func)
 
 
@@ -138,7 +137,6 @@ class Probe(RunObserver):
         return effects, "skipped" if is_skipped else why_never(effects)
 
     def _probe(self, call: _Probed) -> Any:
-        """Make a call, and repeat it if possible."""
         try:
             start = StartingState(call.effects, call.args, call.kwargs)
         except RuntimeError as error:

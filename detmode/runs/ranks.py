@@ -7,15 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from detmode.runs.comparison import Comparison
-from detmode.runs.diff import TakenPart, TraceDiff, diff_traces
+from detmode.runs.diff import Parts, diff_traces
+from detmode.runs.divergence import Divergence
 from detmode.runs.ranks_comparison import Cause, RunComparison
 from detmode.runs.started import started_of_all
 from detmode.runs.steps_diff import diff_steps, level_of
 from detmode.runs.trace_file import Reader, TraceError
-from detmode.runs.trace_levels import CALL
+from detmode.runs.trace_writer import CALL
 
 _FOLDER = re.compile(r"rank(\d{1,9})(?:\.attempt(\d{1,9}))?\Z")
 
@@ -47,7 +47,8 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
         alone = {0: (Path(first), Path(second))}
         level = level_of(alone)
         if level == CALL:
-            return diff_traces(first, second).comparison
+            comparison, _ = diff_traces(first, second)
+            return comparison
         return diff_steps(alone, ((), ()), level, is_run=False)
     for path, traces, others in ((first, ours, theirs), (second, theirs, ours)):
         if not traces:
@@ -67,7 +68,9 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> Compa
     level = level_of(pairs)
     if level != CALL:
         return diff_steps(pairs, missing, level, is_run=True)
-    return _joined({rank: diff_traces(*pair) for rank, pair in pairs.items()}, missing)
+    diffs = {rank: diff_traces(*pair) for rank, pair in pairs.items()}
+    comparisons = {rank: comparison for rank, (comparison, _) in diffs.items()}
+    return _joined(comparisons, {rank: parts for rank, (_, parts) in diffs.items()}, missing)
 
 
 def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
@@ -86,16 +89,23 @@ def _traces(path: str | os.PathLike[str]) -> dict[int, Path]:
 
 
 def _joined(
-    diffs: Mapping[int, TraceDiff], missing: tuple[tuple[int, ...], tuple[int, ...]]
+    comparisons: Mapping[int, Comparison],
+    parts: Mapping[int, Parts],
+    missing: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> RunComparison:
     """Return the comparison of all ranks, whose cause is the earliest one."""
-    origins = {
-        rank: _origin(rank, diffs) for rank, entry in diffs.items() if entry.place is not None
+    divergences = {
+        rank: comparison.divergence
+        for rank, comparison in comparisons.items()
+        if comparison.divergence is not None
     }
-    by_themselves = [rank for rank, origin in origins.items() if origin.rank is None]
+    origins = {rank: _origin(rank, divergences, parts) for rank in divergences}
+    by_themselves = [rank for rank, (source, _) in origins.items() if source is None]
     # Without one, a message that nobody can match has hidden it: all are named.
-    causes = _causes(diffs, origins, by_themselves or list(origins))
-    comparisons = {rank: entry.comparison for rank, entry in diffs.items()}
+    ranks = by_themselves or list(origins)
+    # In the order of collectives.
+    ranks.sort(key=lambda rank: (sum(part.place < 0 for part in parts[rank].values()), rank))
+    causes = _causes({rank: (divergences[rank], origins[rank][1]) for rank in ranks})
     shown = comparisons[causes[0].ranks[0] if causes else min(comparisons)]
 
     def total(name: str) -> int:
@@ -120,35 +130,26 @@ def _joined(
         started=started_of_all({rank: entry.started for rank, entry in comparisons.items()}),
         causes=causes,
         comparisons=comparisons,
-        reached={rank: entry.rank for rank, entry in origins.items() if entry.rank is not None},
+        reached={rank: source for rank, (source, _) in origins.items() if source is not None},
         missing=missing,
     )
 
 
-class _Origin(NamedTuple):
-    """The origin of a rank's first difference.
+def _origin(
+    rank: int, divergences: Mapping[int, Divergence], parts: Mapping[int, Parts]
+) -> tuple[int | None, tuple[int, ...]]:
+    """Return the rank that a rank's divergence came from, and the members not compared.
 
-    Args:
-        rank: the rank that it came from; ``None`` for a difference of its own.
-        unknown: the members of its collective whose inputs could not be compared.
+    They are those of its collective whose inputs could not be. ``None`` for a difference of its
+    own.
     """
-
-    rank: int | None = None
-    unknown: tuple[int, ...] = ()
-
-
-def _origin(rank: int, diffs: Mapping[int, TraceDiff]) -> _Origin:
-    """Return the origin of a rank's divergence."""
-    diffed = diffs[rank]
-    divergence, place = diffed.comparison.divergence, diffed.place
-    assert divergence is not None
-    assert place is not None
+    divergence = divergences[rank]
     if divergence.kind == "received":
-        suspects = [part for part in diffed.parts.values() if part.place == place]
+        suspects = [part for part in parts[rank].values() if not part.place]
     elif any(name.startswith("input") for name in divergence.differing):
         # They may be those of a collective whose result was not digested.
         suspects = [
-            part for part in diffed.parts.values() if part.place < place and not part.whole_results
+            part for part in parts[rank].values() if part.place < 0 and not part.whole_results
         ]
     else:
         suspects = []
@@ -157,48 +158,22 @@ def _origin(rank: int, diffs: Mapping[int, TraceDiff]) -> _Origin:
         for member in part.collective.sources:
             if member == rank:
                 continue
-            known = _gave_the_same(part, diffs.get(member))
-            if known is False:
-                return _Origin(member)
-            if known is None:
+            theirs = parts.get(member, {}).get(part.collective.key)
+            if theirs is None and member not in divergences:
                 unknown.append(member)
-    return _Origin(None, tuple(unknown) if divergence.kind == "received" else ())
+            elif theirs is None or not theirs.gave_the_same:
+                # Without a part, it made other calls, or its recording ends before.
+                return member, ()
+    return None, tuple(unknown) if divergence.kind == "received" else ()
 
 
-def _gave_the_same(part: TakenPart, member: TraceDiff | None) -> bool | None:
-    """Return whether a member gave a collective the same inputs in both runs; None if unknown."""
-    if member is None:
-        return None
-    theirs = member.parts.get(part.collective.key)
-    if theirs is None:
-        # It made other calls, or its recording ends before.
-        return None if member.place is None else False
-    had_diverged = member.place is not None and member.place < theirs.place
-    return theirs.same_inputs and (theirs.whole_inputs or not had_diverged)
-
-
-def _causes(
-    diffs: Mapping[int, TraceDiff], origins: Mapping[int, _Origin], ranks: list[int]
-) -> tuple[Cause, ...]:
-    """Return the causes in the order of collectives; what several ranks share is one."""
-
-    def collectives_before(rank: int) -> int:
-        place = diffs[rank].place
-        assert place is not None
-        return sum(part.place < place for part in diffs[rank].parts.values())
-
+def _causes(differences: Mapping[int, tuple[Divergence, tuple[int, ...]]]) -> tuple[Cause, ...]:
+    """Return the causes of ranks' divergences and unknown members; what several share is one."""
     causes: dict[object, Cause] = {}
-    for rank in sorted(ranks, key=lambda rank: (collectives_before(rank), rank)):
-        divergence = diffs[rank].comparison.divergence
-        assert divergence is not None
-        unknown = origins[rank].unknown
+    for rank, (divergence, unknown) in differences.items():
         if divergence.kind == "received" and not unknown:
             divergence = replace(divergence, kind="collective")
-        call = divergence.call
-        key = (divergence.kind, call.overload, call.site, call.module)
-        known = causes.get(key)
-        if known is None:
-            causes[key] = Cause((rank,), divergence, unknown)
-        else:
-            causes[key] = replace(known, ranks=(*known.ranks, rank))
+        key = (divergence.kind, divergence.line)
+        known = causes.get(key, Cause((), divergence, unknown))
+        causes[key] = replace(known, ranks=(*known.ranks, rank))
     return tuple(causes.values())

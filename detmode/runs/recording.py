@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -30,13 +30,12 @@ from detmode.runs.description import about_run, arguments_text, lock_of_run
 from detmode.runs.dump_file import CallName, DumpWriter
 from detmode.runs.observer import RunObserver
 from detmode.runs.recorded_calls import CallRecorder, Sides, results_of
-from detmode.runs.recorded_tensors import RecordedTensors
 from detmode.runs.step_range import ALL, as_text, steps_of
+from detmode.runs.steps import hash_of
 from detmode.runs.steps import unwatch as unwatch_steps
 from detmode.runs.steps import watch as watch_steps
 from detmode.runs.trace_file import TraceError
-from detmode.runs.trace_levels import CALL, LEVELS, STEP, Detail, RollUpWriter, hash_of
-from detmode.runs.trace_writer import Writer
+from detmode.runs.trace_writer import CALL, LEVELS, STEP, Detail, Part, Writer, writer_of
 from detmode.runs.unwritten import Memory
 from detmode.sites.observers import STORAGE_METHODS
 from detmode.table.call_site import CallSite
@@ -107,8 +106,8 @@ class record(RunObserver):
         self._step = 0
         self._writer: Writer
         self._memory = Memory()
-        self._tensors = RecordedTensors(self._memory, skips=0 not in self._steps)
-        self._recorder = CallRecorder(self._tensors, self._memory, self._dumps)
+        self._recorder = CallRecorder(self._memory, self._dumps, skips=0 not in self._steps)
+        self._tensors = self._recorder.tensors
         self._calls = self._flushed = 0
         # The numbers of the digests of the calls that have ended since the last batch.
         self._taken: list[int] = []
@@ -121,7 +120,7 @@ class record(RunObserver):
     def __enter__(self) -> record:
         self._lock_at_start, self._choices = lock_of_run(), Choices()
         about = {**about_run(), "level": self._level, "steps": as_text(self._steps)}
-        self._writer = (Writer if self._level == CALL else RollUpWriter)(self._path, about)
+        self._writer = writer_of(self._level)(self._path, about)
         self._tensors.number = self._writer.number
         self._write_lock()
         self._choices.__enter__()
@@ -194,23 +193,22 @@ class record(RunObserver):
             if self._level != STEP:
                 undo.callback(super().__exit__, kind, error, traceback)
             undo.callback(unwatch_steps, self)
-        if error is None and not self._is_inherited:
-            for call, reason in self.not_dumped.items():
-                warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
-        if self._recorder.unsaid and not self._is_inherited:
-            calls = plural(self._recorder.unsaid.total(), "call")
-            warnings.warn(
-                f"{UNSAID} {calls} is not recorded, as they read memory that nobody had written "
-                f"(uninitialized): {next(iter(self._recorder.unsaid))}",
-                stacklevel=2,
-            )
-        if self._recorder.doubtful and not self._is_inherited:
-            calls = plural(self._recorder.doubtful.total(), "call")
-            warnings.warn(
-                f"{PARTLY_READ} {calls} read memory that is, all or in part, uninitialized, and "
-                f"may give other results in each run: {next(iter(self._recorder.doubtful))}",
-                stacklevel=2,
-            )
+        if self._is_inherited:
+            return
+        for call, reason in self.not_dumped.items() if error is None else ():
+            warnings.warn(f"{NO_DUMP} {call}: {reason}", stacklevel=2)
+        unsaid = "is not recorded, as they read memory that nobody had written (uninitialized)"
+        doubtful = (
+            "read memory that is, all or in part, uninitialized, and may give other results in "
+            "each run"
+        )
+        for begin, counts, what in (
+            (UNSAID, self._recorder.unsaid, unsaid),
+            (PARTLY_READ, self._recorder.doubtful, doubtful),
+        ):
+            if counts:
+                calls = plural(counts.total(), "call")
+                warnings.warn(f"{begin} {calls} {what}: {next(iter(counts))}", stacklevel=2)
 
     def _flush(self) -> None:
         self._tensors.pending.clear()
@@ -324,16 +322,15 @@ class record(RunObserver):
         with self._lock, without_modes():
             tensors = self._tensors
             if not tensors.skips:
-                if isinstance(self._writer, RollUpWriter) and self._level == STEP:
-                    self._add_state(self._writer, state())
-                self._writer.end_step(len(self._taken))
+                parts = [*self._parts_of(state())] if self._level == STEP else []
+                self._writer.end_step(len(self._taken), parts)
             self._step += 1
             was_recorded, tensors.skips = not tensors.skips, self._step not in self._steps
             late = time.monotonic() - self._flushed_at > _SECONDS or tensors.digests.full
             if was_recorded and (tensors.skips or (self._level == STEP and late)):
                 self._flush()
 
-    def _add_state(self, writer: RollUpWriter, state: dict[str, list[Tensor]]) -> None:
+    def _parts_of(self, state: dict[str, list[Tensor]]) -> Iterator[Part]:
         for name, tensors in state.items():
             here: list[Tensor] = []
             others: list[Tensor] = []
@@ -341,9 +338,8 @@ class record(RunObserver):
                 by_bytes = tensor.is_cpu and is_strided(tensor) and not tensor.is_quantized
                 (here if by_bytes else others).append(tensor)
             forms, numbers = self._tensors.add(others)
-            known = [self._tensors.form(tensor) for tensor in here]
-            writer.add(name, (known, forms), hash_of(here), len(numbers))
             self._taken += numbers
+            yield name, ([*map(self._tensors.form, here)], forms), hash_of(here), len(numbers)
 
     def digest_of_steps(self) -> bytes:
         """Return the digest of the steps that have ended; see :func:`detmode.run_digest`."""

@@ -44,7 +44,6 @@ def origins_of(*runs: Reader) -> tuple[tuple[str, str], ...]:
 
 
 def _torch(run: Reader) -> str:
-    """Return PyTorch's version."""
     lock = run.lock()
     versions = {} if lock is None else lock.get("versions", {})
     return in_a_line(str(versions.get("torch", "not known")))

@@ -16,7 +16,7 @@ from detmode.runs.divergence import DIFFERENT
 from detmode.runs.started import origins_of, started_differently, started_of_all
 from detmode.runs.step_range import as_text
 from detmode.runs.trace_file import Reader, TraceError, unrecorded_in
-from detmode.runs.trace_levels import CALL, MODULE
+from detmode.runs.trace_writer import CALL, MODULE
 
 
 class FirstStep(NamedTuple):
@@ -175,8 +175,7 @@ def diff_steps(
                 counts[2 if theirs is None else 3] += 1
                 firsts.setdefault(rank, FirstStep(number, ()))
                 continue
-            names = dict.fromkeys([*mine.digests, *theirs.digests])
-            differing = [n for n in names if mine.digests.get(n) != theirs.digests.get(n)]
+            differing = [n for n in {**mine, **theirs} if mine.get(n) != theirs.get(n)]
             counts[bool(differing)] += 1
             if differing:
                 firsts.setdefault(rank, FirstStep(number, tuple(differing)))

@@ -13,6 +13,7 @@ import os
 import reprlib
 from bisect import bisect_right
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -20,18 +21,11 @@ from typing import Any
 
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.lock_file import Sections
+from detmode.process.checked import checked
 from detmode.process.files import FileError, open_file, parsed_json, read_file
-from detmode.process.text import text_of
 from detmode.runs.collectives import Collective
 from detmode.runs.step_range import steps_of
-from detmode.runs.trace_lines import (
-    DIGEST_BYTES,
-    CallLine,
-    LineParser,
-    Shape,
-    TraceStep,
-    split,
-)
+from detmode.runs.trace_lines import DIGEST_BYTES, CallLine, Shape, StepLine, line_parser, split
 
 FORMAT = "detmode-trace"
 VERSION = 2
@@ -187,30 +181,30 @@ class Reader:
         Raises:
             TraceError: a line is malformed.
         """
-        ends = []
+        ends, calls = [], 0
         for line in self._lines():
-            if isinstance(line, TraceStep):
-                ends.append(line.calls)
+            if isinstance(line, dict):
+                ends.append(calls)
             else:
+                calls += 1
                 yield line
         self._ends = ends
 
-    def steps(self) -> Iterator[TraceStep]:
+    def steps(self) -> Iterator[StepLine]:
         """Yield the steps that ended, in order.
 
         Raises:
             TraceError: a line is malformed.
         """
-        return (line for line in self._lines() if isinstance(line, TraceStep))
+        return (line for line in self._lines() if isinstance(line, dict))
 
-    def _lines(self) -> Iterator[TraceStep | CallLine]:
-        """Yield calls and ends of steps."""
+    def _lines(self) -> Iterator[CallLine | StepLine]:
         try:
             with (
                 open_file(self.path / "calls.jsonl") as lines,
                 open_file(self.path / "digests.bin") as digests,
             ):
-                parser = LineParser(digests)
+                parse = line_parser(digests)
                 for at in count(1):
                     line = lines.readline(_MOST_BYTES_A_LINE)
                     if not line.endswith(b"\n") and len(line) < _MOST_BYTES_A_LINE:
@@ -223,7 +217,9 @@ class Reader:
                             self.complete = fields["end"] == "complete"
                             self.unrecorded = max(int(fields.get("unrecorded", 0)), 0)
                             return
-                        yield from parser.parsed(fields)
+                        parsed = parse(fields)
+                        if parsed is not None:
+                            yield parsed
                     except EOFError:
                         return
                     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -270,14 +266,8 @@ def _known(about: dict[Any, Any]) -> dict[str, Any]:
     """Return the fields whose values have a type that a recording writes."""
     known: dict[str, Any] = {}
     for name, value in about.items():
-        if type(value) is int:
-            known[name] = value
-        elif isinstance(value, str):
-            known[name] = text_of(value)
-        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
-            known[name] = list(map(text_of, value))
-        elif isinstance(value, dict) and all(isinstance(item, str) for item in value.values()):
-            known[name] = {text_of(key): text_of(item) for key, item in value.items()}
+        with suppress(TypeError):
+            known[name] = checked(int | str | list[str] | dict[str, str], value)
     return known
 
 

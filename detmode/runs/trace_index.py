@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Iterable
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from detmode.bits.effects import effects_of
 from detmode.reports.progress import progress
@@ -52,17 +52,9 @@ _MOST_NAMED = 1 << 26
 """Characters of all lines of a run, since reports contain them."""
 
 
-class _Fixed(NamedTuple):
-    """The numbers that are the same for all calls of one shape."""
-
-    kind: int
-    inputs_end: int
-    """The byte of a call's digests after those of its inputs."""
-    end: int
-    """The byte after the digests of all its tensors."""
-    line: int
-    computes: bool
-    """True if its results come from the data of its inputs."""
+_Fixed: TypeAlias = tuple[int, int, int, int, bool]
+"""The numbers of all calls of one shape: the kind, the bytes of digests up to the end of its inputs
+and of its tensors, the line, and whether the results come from the data of the inputs."""
 
 
 class TraceIndex:
@@ -108,8 +100,8 @@ class TraceIndex:
                 numbers = fixed[id(shape)] = self._fixed(shape, kinds)
             self._add(shape, numbers, arguments, digests)
             if collective is not None:
-                before = digests[: numbers.inputs_end]
-                after = digests[numbers.inputs_end : numbers.end]
+                _, inputs_end, end, *_ = numbers
+                before, after = digests[:inputs_end], digests[inputs_end:end]
                 whole = UNDEFINED not in split(before), UNDEFINED not in split(after)
                 self.collectives[len(self.kinds) - 1] = (collective, *whole)
         self.lines = list(self._positions)
@@ -129,10 +121,9 @@ class TraceIndex:
                     "and module names; is it a trace?"
                 )
         ends = n_inputs * DIGEST_BYTES, end * DIGEST_BYTES
-        return _Fixed(kind, *ends, self._positions[line], _computes(shape.overload))
+        return kind, *ends, self._positions[line], _computes(shape.overload)
 
     def _add(self, shape: Shape, numbers: _Fixed, arguments: str, digests: bytes) -> None:
-        """Add a call."""
         kind, inputs_end, end, line, computes = numbers
         before, after = digests[:inputs_end], digests[inputs_end:end]
         if computes and UNDEFINED in digests:

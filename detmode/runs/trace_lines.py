@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import IO, Any, TypeAlias
 
+from detmode.process.checked import checked
 from detmode.process.text import text_of
 from detmode.runs.collectives import Collective, GroupIdentity
 
@@ -72,76 +73,60 @@ CallLine: TypeAlias = tuple[Shape, str, bytes, Collective | None]
 """A call: its shape, its plain arguments, its concatenated digests, and its collective."""
 
 
-class TraceStep(NamedTuple):
-    """The end of a step.
-
-    Args:
-        calls: the number of calls that the trace has before it.
-        digests: for each module, or part of the state, the digest of its step; empty if the calls
-            are in the trace.
-    """
-
-    calls: int
-    digests: dict[str, bytes]
+StepLine: TypeAlias = dict[str, bytes]
+"""The end of a step: for each module, or part of the state, the digest of its step; empty if the
+calls are in the trace."""
 
 
-class LineParser:
-    """Parses the lines of a trace in their order, with the digests that belong to them.
+def line_parser(digests: IO[bytes]) -> Callable[[dict[str, Any]], CallLine | StepLine | None]:
+    """Return what parses the lines of a trace, in their order.
+
+    It returns what a line stands for, if it is a call or the end of a step. It raises ``EOFError``
+    if its digests are not all there, and ``ValueError``, ``TypeError``, ``LookupError`` or
+    ``AttributeError`` if it is not a line of a trace.
 
     Args:
         digests: the file of digests.
     """
+    texts: list[str] = []
+    shapes: dict[Any, Shape] = {}
+    groups: list[GroupIdentity] = []
 
-    def __init__(self, digests: IO[bytes]) -> None:
-        self._digests = digests
-        self._texts: list[str] = []
-        self._shapes: dict[Any, Shape] = {}
-        self._groups: list[GroupIdentity] = []
-        self._calls = 0
+    def read(count: int) -> bytes:
+        content = digests.read(count * DIGEST_BYTES)
+        if len(content) < count * DIGEST_BYTES:
+            raise EOFError
+        return content
 
-    def parsed(self, fields: dict[str, Any]) -> Iterator[TraceStep | CallLine]:
-        """Yield what a line stands for, if it is a call or the end of a step.
-
-        Raises:
-            EOFError: its digests are not all there.
-            ValueError, TypeError, LookupError, AttributeError: it is not a line of a trace.
-        """
-        value = fields.get("call")
-        if value is not None:
-            yield self._call(value)
-        elif "step" in fields:
-            names = [self._texts[number] for number in fields["step"]]
-            yield TraceStep(self._calls, dict(zip(names, split(self._read(len(names))))))
-        elif "group" in fields:
-            self._groups.append(_group(*fields["group"]))
-        else:
-            self._texts.append(text_of(fields["text"]))
-
-    def _call(self, value: list[Any]) -> CallLine:
+    def call(value: list[Any]) -> CallLine:
         fields: list[Any] = [*value, *[None] * (_FIELDS - len(value))]
         *numbers, arguments, graph, identity = fields
         key = _frozen([*numbers, graph])
-        shape = self._shapes.get(key)
+        shape = shapes.get(key)
         if shape is None:
-            shape = self._shapes[key] = Shape.of(key, self._texts)
-        arguments = text_of(arguments)
-        collective = _collective(identity, self._groups)
-        digests = self._read(shape.digests)
-        self._calls += 1
-        return shape, arguments, digests, collective
+            shape = shapes[key] = Shape.of(key, texts)
+        collective = _collective(identity, groups)
+        return shape, text_of(arguments), read(shape.digests), collective
 
-    def _read(self, digests: int) -> bytes:
-        wanted = digests * DIGEST_BYTES
-        read = self._digests.read(wanted)
-        if len(read) < wanted:
-            raise EOFError
-        return read
+    def parsed(fields: dict[str, Any]) -> CallLine | StepLine | None:
+        value = fields.get("call")
+        if value is not None:
+            return call(value)
+        if "step" in fields:
+            names = [texts[number] for number in fields["step"]]
+            return dict(zip(names, split(read(len(names)))))
+        if "group" in fields:
+            groups.append(_group(*fields["group"]))
+        else:
+            texts.append(text_of(fields["text"]))
+        return None
+
+    return parsed
 
 
 def _group(name: Any, description: Any, backend: Any, ranks: Any) -> GroupIdentity:
-    if not isinstance(ranks, list) or any(type(rank) is not int or rank < 0 for rank in ranks):
-        raise ValueError
-    return GroupIdentity(text_of(name), text_of(description), text_of(backend), tuple(ranks))
+    members = tuple(checked(list[int], ranks))
+    return GroupIdentity(text_of(name), text_of(description), text_of(backend), members)
 
 
 def _collective(identity: Any, groups: Sequence[GroupIdentity]) -> Collective | None:

@@ -1,4 +1,4 @@
-"""Writing a trace, in batches and by a thread of its own."""
+"""Writing a trace by a thread of its own, in batches: each call, or a digest a step and name."""
 
 from __future__ import annotations
 
@@ -6,16 +6,28 @@ import hashlib
 import json
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from queue import Queue
-from typing import IO, Any
+from typing import IO, Any, Final, Literal, TypeAlias
 
 from detmode.reports.page import shortened
+from detmode.reports.timeline import NO_MODULE
 from detmode.runs.collectives import Collective, GroupIdentity
 from detmode.runs.trace_file import FORMAT, VERSION, TraceError
 from detmode.runs.trace_lines import DIGEST_BYTES
 
+Detail: TypeAlias = Literal["call", "module", "step"]
+CALL: Final = "call"
+MODULE: Final = "module"
+STEP: Final = "step"
+LEVELS: tuple[Detail, ...] = (CALL, MODULE, STEP)
+"""The detail of a recording: digests of each tensor of each call; for each step, of the calls of
+each module; or for each step, of the state that it left."""
+Part: TypeAlias = tuple[str, tuple[list[int], ...], str, int]
+"""A part of what is digested under one name: the name, the numbers of texts that describe it, a
+plain text, and the number of digests, which are the next ones."""
 _WAITING = 4
 """The most batches that wait to be written."""
 
@@ -84,8 +96,13 @@ class Writer:
         """
         self._lines.append('{"call":' + json.dumps(fields, separators=(",", ":")) + "}")
 
-    def end_step(self, digests: int) -> None:
-        """Add the end of a step, which has that many digests since the last batch before it."""
+    def end_step(self, digests: int, parts: Iterable[Part] = ()) -> None:
+        """Add the end of a step, which has that many digests since the last batch before it.
+
+        Args:
+            digests: their number.
+            parts: of the state that the step left; none where calls are recorded.
+        """
         self._ends.append(digests)
         self._lines.append('{"step":[]}')
 
@@ -155,3 +172,95 @@ class Writer:
                 end = {"end": "complete" if ended else "error"}
                 left_out = {"unrecorded": self.unrecorded} if self.unrecorded else {}
                 self._calls.write(json.dumps({**end, **left_out}) + "\n")
+
+
+class _RollUpWriter(Writer):
+    """Writes one digest for each step and name, of all that was added under this name in the step.
+
+    A name is that of a module or of a part of the state.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._texts: list[str] = []
+        self._known: dict[str, int] = {}
+        self._keys: dict[tuple[Any, ...], bytes] = {}
+        # Since the last batch: a name, what is digested besides tensors, and the number of digests
+        # of tensors; None is the end of a step.
+        self._added: list[tuple[str, bytes, int] | None] = []
+        self._open: dict[str, hashlib.blake2b] = {}
+
+    def number(self, text: str) -> int:
+        """Return the number that stands for a text, which is not written."""
+        number = self._known.get(text)
+        if number is None:
+            number = self._known[text] = len(self._texts)
+            self._texts.append(text)
+        return number
+
+    def identity(self, collective: Any) -> list[int]:
+        """Return nothing: a collective counts among the calls of its module."""
+        return []
+
+    def call(self, fields: list[Any]) -> None:
+        """Add a call to its module's digest. See :meth:`Writer.call`."""
+        overload, _, module, *sides, random, arguments = fields[:8]
+        name = NO_MODULE if module is None else self._texts[module]
+        count = sum(map(len, sides)) + random
+        self._add(name, ([overload], *sides), arguments, count)
+
+    def _add(self, name: str, texts: tuple[list[int], ...], arguments: str, digests: int) -> None:
+        """Add so many of the next digests to a name's digest, and the texts that describe them."""
+        numbers = tuple(map(tuple, texts))
+        key = self._keys.get(numbers)
+        if key is None:
+            lines = (
+                " ".join(self._texts[number] for number in numbers_of_one)
+                for numbers_of_one in numbers
+            )
+            key = self._keys[numbers] = "\n".join(lines).encode(errors="surrogatepass")
+        whole = key + b"\n" + arguments.encode(errors="surrogatepass")
+        self._added.append((name, whole, digests))
+
+    def end_step(self, digests: int, parts: Iterable[Part] = ()) -> None:
+        """Add the parts of the state, and the end of a step."""
+        for part in parts:
+            self._add(*part)
+        self._added.append(None)
+
+    def flush(self, digests: bytes) -> None:
+        """Hand over the digests of the steps that have ended. See :meth:`Writer.flush`."""
+        at, content = 0, bytearray()
+        for entry in self._added:
+            if entry is None:
+                content += self._end(len(content))
+                continue
+            name, key, count = entry
+            end = at + count * DIGEST_BYTES
+            opened = self._open.get(name)
+            if opened is None:
+                opened = self._open[name] = hashlib.blake2b(digest_size=DIGEST_BYTES)
+            opened.update(len(key).to_bytes(8, "little") + key + digests[at:end])
+            at = end
+        self._added.clear()
+        super().flush(bytes(content))
+
+    def _end(self, begin: int) -> bytes:
+        """End a step; return its digests, in the order in which its names came first."""
+        numbers = [super(_RollUpWriter, self).number(name) for name in self._open]
+        digests = b"".join(opened.digest() for opened in self._open.values())
+        self._open.clear()
+        self._lines.append(f'{{"step":[{",".join(map(str, numbers))}]}}')
+        self._ends.append((begin + len(digests)) // DIGEST_BYTES)
+        return digests
+
+    def close(self, ended: bool) -> None:
+        """Write what came after the last step as a step too, and close."""
+        if self._open:
+            super().flush(self._end(0))
+        super().close(ended)
+
+
+def writer_of(level: Detail) -> type[Writer]:
+    """Return the class that writes recordings of a level."""
+    return Writer if level == CALL else _RollUpWriter

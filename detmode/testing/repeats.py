@@ -208,7 +208,7 @@ def first_divergence(
             if differing := differences(begun[0], begun[-1]):
                 return "\n  ".join([_BEGUN, *differing])
             if position:
-                comparison = diff_traces(paths[0], paths[position]).comparison
+                comparison, _ = diff_traces(paths[0], paths[position])
                 if not comparison.identical:
                     return _named(comparison)
     if unwritten is not None:

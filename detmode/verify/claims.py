@@ -254,7 +254,7 @@ def compare_errors(
     truth: torch.Tensor,
     magnitude: torch.Tensor,
     *,
-    of_each: bool = True,
+    of_each: bool,
 ) -> tuple[_Errors, float, float]:
     """Compare the errors of finite elements with what is allowed.
 
@@ -358,7 +358,7 @@ def _differs(ours: torch.Tensor, aten: torch.Tensor, zeros: bool) -> list[torch.
     return masks
 
 
-def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str = "host") -> None:
+def check_refused(family: str, sample: Sample, dtype: torch.dtype) -> None:
     """Check that inputs that ATen rejects are rejected with the same type of exception.
 
     Raises:
@@ -368,15 +368,13 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
     if resolve(sample.op) is None:
         raise NotCheckedError(f"no loaded library has {sample.op}")
     what = f"{family}-{name_of(dtype)}-{sample.op.partition('::')[2]}-{sample.name}"
-    where = "cuda" if device == "cuda" else "cpu"
-    expected = _exception(sample, dtype, where, nullcontext())
+    expected = _exception(sample, dtype, nullcontext())
     if expected is None:
         raise ClaimError(
             f"{what}: ATen accepts these inputs; move the sample from errors to cases in "
             f"detmode/rules/{family}/samples.py"
         )
-    mode = DeterministicMode(simulate=None if where == "cuda" else "cuda")
-    got = _exception(sample, dtype, where, mode)
+    got = _exception(sample, dtype, DeterministicMode(simulate="cuda"))
     if type(got) is not type(expected):
         seen = "nothing" if got is None else f"{type(got).__name__} ({got})"
         raise ClaimError(
@@ -386,11 +384,11 @@ def check_refused(family: str, sample: Sample, dtype: torch.dtype, device: str =
 
 
 def _exception(
-    sample: Sample, dtype: torch.dtype, device: str, context: AbstractContextManager[object]
+    sample: Sample, dtype: torch.dtype, context: AbstractContextManager[object]
 ) -> Exception | None:
     try:
         with deterministic_flag(False), context:
-            call(sample, sample.arguments(dtype, device))
+            call(sample, sample.arguments(dtype))
     except Exception as error:
         return error
     return None

@@ -11,8 +11,8 @@ import torch
 from torch import distributed, nn
 
 from detmode import check_ranks
-from detmode.distributed.check_verdict import Held, verdict_on_tensors
-from detmode.distributed.local_state import digests_of, local_tensors
+from detmode.distributed.begun_check import digests_of, local_tensors
+from detmode.distributed.check_verdict import verdict_on_tensors
 from tests.shared.processes import run_ranks
 
 pytestmark = pytest.mark.skipif(
@@ -123,7 +123,7 @@ def test_no_majority() -> None:
     The error says the same in a process to which it is sent.
     """
     held = {
-        rank: {f"weight{n}": Held(1, "float32[2]", str(rank // 2)) for n in range(9)}
+        rank: {f"weight{n}": (1, "float32[2]", str(rank // 2)) for n in range(9)}
         for rank in range(4)
     }
     verdict = verdict_on_tensors(held, 3, None)

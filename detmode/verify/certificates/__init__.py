@@ -16,9 +16,7 @@ from torch._library.custom_ops import CustomOpDef
 from torch._ops import OpOverload, OpOverloadPacket
 
 from detmode.process.dispatch import without_modes
-from detmode.verify.certificates.certificate import Certificate, KernelVerdict, Variation
-
-__all__ = ["Certificate", "KernelVerdict", "Variation", "certify"]
+from detmode.verify.certificates.certificate import Certificate
 
 TIMEOUT = 120.0
 """Seconds that one schedule may take, if nothing else is asked for."""
@@ -91,9 +89,9 @@ def certify(
     if _is_operator(kernel):
         if grid is not None or for_cuda:
             raise TypeError("certify(): an operator takes its arguments alone, no grid")
-        from detmode.verify.certificates import triton
+        from detmode.verify.certificates.triton import examination
 
-        return triton.certify_operator(
+        return examination.certify_operator(
             kernel, arguments, repeats=repeats, seed=seed, timeout=timeout
         )
     if grid is None:
@@ -104,9 +102,9 @@ def certify(
                 "certify(): block, entry, shared_memory, constants and outputs are for CUDA C++; a "
                 "Triton kernel takes its arguments and grid"
             )
-        from detmode.verify.certificates import triton
+        from detmode.verify.certificates.triton import examination
 
-        return triton.certify(
+        return examination.certify(
             kernel, arguments, repeats=repeats, grid=grid, seed=seed, timeout=timeout
         )
     from detmode.verify.certificates import cuda

@@ -22,8 +22,6 @@ from detmode.reports.page import listed
 from detmode.reports.terminal import terminal_width, wrapped
 from detmode.table.values import Value
 
-__all__ = ["Certificate", "KernelVerdict", "Variation", "first_variation"]
-
 _WIDEST = 60
 """The characters in which an order is shown."""
 
@@ -299,6 +297,14 @@ def first_variation(
             differing=int(differing.sum()),
         )
     return None
+
+
+def compare(
+    schedules: tuple[str, str], first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
+) -> None:
+    """Raise :class:`FoundError` if :func:`first_variation` returns one."""
+    if (variation := first_variation(schedules, first, second)) is not None:
+        raise FoundError(KernelVerdict.VARIES, variation)
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,8 +22,10 @@ from detmode.verify.certificates.certificate import (
     FLOAT_ADD,
     PROGRAM_ORDER,
     Certificate,
+    FoundError,
     KernelVerdict,
     Variation,
+    compare,
     described,
     first_variation,
     in_turns,
@@ -32,8 +34,6 @@ from detmode.verify.certificates.certificate import (
 )
 from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import ORDERED, READ, Conflicts
-
-__all__ = ["certify"]
 
 CHECKED = 5
 """The schedules, the first ones, in which data races are looked for."""
@@ -84,8 +84,14 @@ def certify(
     sizes = checked_sizes("certify", grid, block)
     launch = _Launch(_source(kernel, entry), arguments, sizes, shared_memory, constants, outputs)
     launch.timeout = timeout
-    search = _Search(launch, repeats, seed)
-    verdict, variation, reason = search.verdict()
+    search = _Search(launch)
+    verdict, reason = KernelVerdict.ORDER_INDEPENDENT, None
+    try:
+        search.all_schedules(repeats, seed)
+    except FoundError as error:
+        verdict, reason = error.verdict, error.reason
+    except host.LaunchError as error:
+        verdict, reason = _VERDICTS.get(error.status, KernelVerdict.FAULT), str(error)
     ran = (name for bit, name in enumerate(_ATOMICS) if launch.atomics >> bit & 1)
     kinds = tuple(dict.fromkeys(ran))
     return Certificate(
@@ -99,8 +105,8 @@ def certify(
         all_orders=search.all_orders and verdict is KernelVerdict.ORDER_INDEPENDENT,
         races_checked=True,
         verdict=verdict,
-        variation=variation,
-        reason=reason,
+        variation=reason if isinstance(reason, Variation) else None,
+        reason=reason if isinstance(reason, str) else None,
         atomics=kinds,
         float_adds=launch.float_adds(),
         notes=tuple(_notes(verdict, kinds)),
@@ -201,28 +207,20 @@ class _Launch:
         return packed + self._first[name][len(packed) :]
 
     def described(self) -> tuple[str, ...]:
-        """Return the arguments as a certificate shows them."""
         return tuple(
             f"{name}: {described(value)}"
             for name, value in zip(self._signature.names, self._values, strict=True)
         )
 
     def float_adds(self) -> tuple[str, ...]:
-        """Return the lines at which atomics added floats, as far as they are known."""
         lines = map(self.source.library.line_of, sorted(self._float_adds))
         return tuple(dict.fromkeys(filter(None, lines)))
 
     def run(self, watch: Watch, seed: int | None = None, fill: int = 0) -> dict[str, Tensor]:
         """Launch once and return what was written, by name.
 
-        Args:
-            watch: the way in which the launch is watched.
-            seed: of the schedule; None is program order, or that of `watch`.
-            fill: which bytes the outputs begin with.
-
-        Raises:
-            detmode.cuda.host.LaunchError: a fault.
-            TimeoutError: the launch did not end in time.
+        Without a seed, the schedule is program order or that of ``watch``. ``fill`` chooses the
+        bytes that the outputs begin with.
         """
         watch.timeout = self.timeout
         tensors, *_ = copies_of(self._tensors)
@@ -294,47 +292,31 @@ def _fill(tensor: Tensor, fill: int) -> None:
 class _Search:
     """The schedules of one launch, one after another, until one differs or all have been run."""
 
-    def __init__(self, launch: _Launch, repeats: int, seed: int) -> None:
+    def __init__(self, launch: _Launch) -> None:
         self._launch = launch
-        self._repeats = repeats
-        self._seed = seed
         self.runs = 0
         self.all_orders = False
 
-    def verdict(self) -> tuple[KernelVerdict, Variation | None, str | None]:
-        """Run, and return the verdict, and where the bits differ or what else was found."""
-        try:
-            variation = self._variation()
-            reason = None if variation else self._launch.unwritten()
-        except host.LaunchError as error:
-            return _VERDICTS.get(error.status, KernelVerdict.FAULT), None, str(error)
-        if variation is not None:
-            return KernelVerdict.VARIES, variation, None
-        if reason is not None:
-            return KernelVerdict.FAULT, None, reason
-        return KernelVerdict.ORDER_INDEPENDENT, None, None
-
-    def _variation(self) -> Variation | None:
-        name = PROGRAM_ORDER
-        watch = Watch(races=True, capacity=TOUCHED)
-        first = self._launch.run(watch)
+    def _run(self, watch: Watch, seed: int | None = None) -> dict[str, Tensor]:
+        results = self._launch.run(watch, seed)
         self.runs += 1
-        touched = None if watch.stopped else watch.touched
-        for number in range(1, self._repeats):
-            seed = self._seed + number
-            result = self._launch.run(Watch(races=number < CHECKED), seed)
-            self.runs += 1
-            variation = first_variation((name, shuffled_by(seed)), first, result)
-            if variation is not None:
-                return variation
-        return self._variation_of_orders(first, touched)
+        return results
 
-    def _variation_of_orders(
-        self, first: dict[str, Tensor], touched: Tensor | None
-    ) -> Variation | None:
-        """Run all orders of blocks, as far as they can be told apart and are few."""
-        if touched is None:
-            return None
+    def all_schedules(self, repeats: int, seed: int) -> None:
+        """Run all; raise where two differ in their bits, or an output is wrong."""
+        watch = Watch(races=True, capacity=TOUCHED)
+        first = self._run(watch)
+        for number in range(1, repeats):
+            result = self._run(Watch(races=number < CHECKED), seed + number)
+            compare((PROGRAM_ORDER, shuffled_by(seed + number)), first, result)
+        self.all_orders = self._every_order(first, watch)
+        if (reason := self._launch.unwritten()) is not None:
+            raise FoundError(KernelVerdict.FAULT, reason)
+
+    def _every_order(self, first: dict[str, Tensor], watch: Watch) -> bool:
+        """Run all orders of blocks that can be told apart; false if they are too many."""
+        if watch.stopped or (touched := watch.touched) is None:
+            return False
         conflicts = Conflicts(self._launch.blocks)
         conflicts.add(*_uses(touched))
         orders = conflicts.orders()
@@ -345,19 +327,12 @@ class _Search:
                 continue
             done.add(order)
             watch = Watch(races=False, order=order, capacity=TOUCHED)
-            result = self._launch.run(watch)
-            self.runs += 1
-            names = PROGRAM_ORDER, in_turns("blocks", order)
-            variation = first_variation(names, first, result)
-            if variation is not None:
-                return variation
-            touched = watch.touched
-            if touched is None or watch.stopped:
-                return None
+            compare((PROGRAM_ORDER, in_turns("blocks", order)), first, self._run(watch))
+            if (touched := watch.touched) is None or watch.stopped:
+                return False
             if conflicts.add(*_uses(touched)):
                 orders = conflicts.orders()
-        self.all_orders = orders is not None
-        return None
+        return orders is not None
 
 
 def _uses(touched: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -22,9 +22,8 @@ import triton.language as tl
 from detmode.verify.certificates import certify
 from detmode.verify.certificates.orders import TooManyError, all_orders
 from detmode.verify.certificates.triton import interpreter
-from detmode.verify.certificates.triton.dependence import meeting, relation
-from detmode.verify.certificates.triton.memory import Touch
-from detmode.verify.certificates.triton.schedules import Programs, Shuffled, Step
+from detmode.verify.certificates.triton.dependence import Step, Touch, meeting, relation
+from detmode.verify.certificates.triton.schedules import Programs
 from tests.verify.certificates import triton_kernels
 from tests.verify.certificates.triton_kernels import CASES, integers
 from tests.verify.certificates.triton_kernels import random as numbers
@@ -395,15 +394,21 @@ def test_shuffles():
     """Each seed starts programs in an order of its own; without a seed it is program order."""
 
     def started(seed):
-        order, steps = [], []
-        Programs(30, lambda: None, order.append, Shuffled(seed), steps).run(60)
-        return tuple(order)
+        order = []
+        programs = Programs(30, lambda: None, order.append, seed, [])
+        programs.run(60)
+        return tuple(order), programs.window
 
-    assert started(None) == tuple(range(30))
-    assert len({started(f"{seed}") for seed in range(10)}) == 10
-    assert started("3") == started("3")
-    alone = [f"{seed}" for seed in range(30) if Shuffled(f"{seed}").window == 1]
-    assert all(started(seed) != started(None) for seed in alone[:3])
+    in_order = tuple(range(30))
+    assert started(None) == (in_order, 1)
+    by_seed = {f"{seed}": started(f"{seed}") for seed in range(30)}
+    assert len({by_seed[f"{seed}"] for seed in range(10)}) == 10
+    assert by_seed["3"] == started("3")
+    alone = [order for order, window in by_seed.values() if window == 1]
+    assert len(alone) > 3
+    assert in_order not in alone
+    # Choices come first; then each program runs as long as it can, and the next one in order.
+    assert started([2, 0]) == ((2, 0, 1, *range(3, 30)), 1)
 
 
 def test_number_of_orders():

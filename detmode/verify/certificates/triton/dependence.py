@@ -1,14 +1,55 @@
-"""Which steps of a launch's programs depend on each other, by what they use."""
+"""The dependence of the steps of a launch's programs on each other, by what they use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from detmode.verify.certificates.orders import ORDERED, READ, TooManyError, conflicting, matters
-from detmode.verify.certificates.triton.memory import COMMUTING, Touch
-from detmode.verify.certificates.triton.schedules import Step
+
+ATOMICS = {"atomic", "atomic load"}
+COMMUTING = {"ADD", "AND", "OR", "XOR", "MAX", "MIN", "UMAX", "UMIN"}
+
+
+@dataclass
+class Touch:
+    """The bytes that one operation used; ``result`` is the handle of what an atomic returned."""
+
+    kind: str
+    operation: str
+    addresses: NDArray[np.int64]
+    width: int
+    lanes: int
+    result: Any = None
+
+    @property
+    def commutes(self) -> bool:
+        """Is integer arithmetic whose result nothing reads, so that its order cannot matter."""
+        return self.operation in COMMUTING and not getattr(self.result, "was_read", True)
+
+    @property
+    def is_atomic(self) -> bool:
+        """True for an atomic operation, also one among the threads of a program alone."""
+        return self.kind in ATOMICS or self.operation not in ("LOAD", "STORE")
+
+    @property
+    def lanes_meet(self) -> bool:
+        """True if several lanes of an atomic have one address, and their order can matter."""
+        meet = self.lanes * self.width > self.addresses.size
+        return meet and self.kind == "atomic" and not self.commutes
+
+
+@dataclass
+class Step:
+    """A program's accesses from one atomic to the next, and which programs could have run."""
+
+    program: int
+    ready: frozenset[int]
+    touches: list[Touch] = field(default_factory=list)
 
 
 def _kind(touch: Touch) -> int:
@@ -20,9 +61,7 @@ def _kind(touch: Touch) -> int:
 def _depend(first: Touch, second: Touch) -> bool:
     """Return whether the order of two operations of different programs can matter.
 
-    Raises:
-        TooManyError: they share several addresses and one reads what it updates, so that the order
-            of lanes matters.
+    If they share several addresses and one reads what it updates, that of lanes does: they raise.
     """
     if not matters(_kind(first), _kind(second)):
         return False

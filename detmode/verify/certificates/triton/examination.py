@@ -1,11 +1,11 @@
-"""The examination of a kernel or operator: many runs, compared with the first."""
+"""Certificates of Triton's kernels and of operators: many runs, compared with the first."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,23 +24,18 @@ from detmode.verify.certificates.certificate import (
     FoundError,
     KernelVerdict,
     Variation,
+    compare,
     described,
-    first_variation,
     in_turns,
     not_ended,
     shuffled_by,
 )
 from detmode.verify.certificates.copies import FILLS, copies_of
 from detmode.verify.certificates.orders import LIMIT, TooManyError, all_orders
-from detmode.verify.certificates.triton.dependence import relation
+from detmode.verify.certificates.triton.dependence import Step, relation
 from detmode.verify.certificates.triton.interpreter import interpreted
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
-from detmode.verify.certificates.triton.schedules import (
-    Replayed,
-    Schedule,
-    Shuffled,
-    Step,
-)
+from detmode.verify.certificates.triton.schedules import Schedule
 
 CONFLICTING = 6
 """Programs that may conflict for all their orders to be run."""
@@ -64,6 +59,51 @@ NOT_SHOWN = (
 )
 
 
+def certify(
+    kernel: Any,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    grid: Any,
+    seed: int,
+    timeout: float,
+) -> Certificate:
+    """Certify a kernel of ``triton.jit``; see :func:`detmode.certify` for the arguments."""
+    function = kernel
+    while not inspect.isfunction(function):
+        function = function.fn
+    name = function.__name__
+    if not isinstance(arguments, Mapping):
+        names = list(inspect.signature(function).parameters)
+        if len(arguments) > len(names):
+            raise TypeError(
+                f"certify(): {name} takes {len(names)} arguments, but got {len(arguments)}"
+            )
+        arguments = dict(zip(names, arguments))
+    examination = _Examination(
+        name, dict(arguments), lambda copies: kernel[grid](**copies), repeats, seed, timeout
+    )
+    return examination.certificate()
+
+
+def certify_operator(
+    operator: Any,
+    arguments: Mapping[str, Any] | Sequence[Any],
+    *,
+    repeats: int,
+    seed: int,
+    timeout: float,
+) -> Certificate:
+    """Certify an operator whose implementation launches kernels; see :func:`detmode.certify`."""
+    overload = _overload(operator)
+    if not isinstance(arguments, Mapping):
+        arguments = dict(zip((a.name for a in overload._schema.arguments), arguments))
+    examination = _Examination(
+        overload.name(), dict(arguments), lambda copies: overload(**copies), repeats, seed, timeout
+    )
+    return examination.certificate()
+
+
 @dataclass
 class _Run:
     """The results of one schedule of all launches."""
@@ -75,33 +115,27 @@ class _Run:
     them; empty if there were several launches."""
 
 
-class Examination:
+@dataclass
+class _Examination:
     """The runs of one kernel or operator, which ``call`` makes with copies of its arguments."""
 
-    def __init__(
-        self,
-        name: str,
-        arguments: dict[str, Any],
-        call: Callable[[dict[str, Any]], Any],
-        *,
-        repeats: int,
-        seed: int,
-        timeout: float,
-    ) -> None:
-        self.name, self.arguments, self.call = name, arguments, call
-        self.repeats, self.seed, self.timeout = repeats, seed, timeout
-        self.launches: list[InterpretedLaunch] = []
-        self.schedules = 0
-        self.all_orders = True
-        self.atomics: set[str] = set()
-        self.float_adds: dict[str, None] = {}
-        self.notes: list[str] = []
-        self.tuners: dict[int, tuple[Any, list[Any]]] = {}
-        self.chosen: dict[int, int] = {}
-        self.overwritten: dict[int, NDArray[np.bool_]] = {}
+    name: str
+    arguments: dict[str, Any]
+    call: Callable[[dict[str, Any]], Any]
+    repeats: int
+    seed: int
+    timeout: float
+    launches: list[InterpretedLaunch] = field(default_factory=list)
+    schedules: int = 0
+    all_orders: bool = True
+    atomics: set[str] = field(default_factory=set)
+    float_adds: dict[str, None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tuners: dict[int, tuple[Any, list[Any]]] = field(default_factory=dict)
+    chosen: dict[int, int] = field(default_factory=dict)
+    overwritten: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
 
     def certificate(self) -> Certificate:
-        """Make all runs and writes the certificate."""
         verdict, reason = KernelVerdict.ORDER_INDEPENDENT, None
         try:
             self.all_configs()
@@ -129,11 +163,7 @@ class Examination:
         )
 
     def all_configs(self) -> None:
-        """Run every schedule with the first config of each autotuner, then with each other one.
-
-        Raises:
-            FoundError: something is wrong.
-        """
+        """Run every schedule with the first config of each autotuner, then with each other one."""
         first = self.all_schedules()
         for key, (tuner, configs) in list(self.tuners.items()):
             for number, config in enumerate(configs[1:], start=1):
@@ -144,7 +174,7 @@ class Examination:
                     self.notes.append(f"found with the config {config}")
                     raise
                 names = f"config {configs[0].kwargs}", f"config {config.kwargs}"
-                self.compare(names, first, outputs)
+                compare(names, first.tensors, outputs.tensors)
             self.chosen = {}
             if len(configs) > 1:
                 self.notes.append(
@@ -153,13 +183,13 @@ class Examination:
                 )
 
     def all_schedules(self) -> _Run:
-        """Run every schedule with the chosen config; returns the run in program order."""
+        """Run every schedule with the chosen config; return the run in program order."""
         self.overwritten = {}
         name = PROGRAM_ORDER
-        first = self.run(name, lambda launch: Shuffled(None), fill=0)
+        first = self.run(name, lambda launch: None, fill=0)
         self.overwritten = first.overwritten
-        refilled = self.run(name, lambda launch: Shuffled(None), fill=1)
-        self.compare((name, NEW_MEMORY), first, refilled)
+        refilled = self.run(name, lambda launch: None, fill=1)
+        compare((name, NEW_MEMORY), first.tensors, refilled.tensors)
         conflicts = any(launch.conflicts for launch in first.launches)
         for number in range(1, self.repeats if conflicts else 2):
             self.compare_shuffled(name, first, number)
@@ -167,13 +197,11 @@ class Examination:
         return first
 
     def compare_shuffled(self, name: str, first: _Run, number: int) -> None:
-        """Make a shuffled run and compares it with the first, whose schedule has this name."""
+        """Compare a shuffled run with the first, whose schedule has this name."""
         seed = self.seed + number - 1
         order = shuffled_by(seed)
-        shuffled = self.run(
-            order, lambda launch: Shuffled(f"seed {seed}, {launch}"), fill=number % 2
-        )
-        self.compare((name, order), first, shuffled)
+        shuffled = self.run(order, lambda launch: f"seed {seed}, {launch}", fill=number % 2)
+        compare((name, order), first.tensors, shuffled.tensors)
 
     def every_order(self, first: _Run) -> bool:
         """Run all orders of each launch, the other launches in program order; false if too many.
@@ -193,10 +221,9 @@ class Examination:
                 choices: list[int], index: int = index, launch: InterpretedLaunch = launch
             ) -> list[Step]:
                 name = in_turns("programs", choices)
-                again = self.run(
-                    name, lambda n: Replayed(choices) if n == index else Shuffled(None), fill=0
-                )
-                self.compare((PROGRAM_ORDER, name), first, again)
+                chosen = {index: choices}
+                again = self.run(name, chosen.get, fill=0)
+                compare((PROGRAM_ORDER, name), first.tensors, again.tensors)
                 if again.launches[index].left != launch.left and launch is not first.launches[-1]:
                     raise TooManyError
                 return again.launches[index].steps
@@ -208,16 +235,10 @@ class Examination:
         return True
 
     def run(self, name: str, schedule: Callable[[int], Schedule], fill: int) -> _Run:
-        """Make one run.
+        """Make one run; raise for a race, an access out of bounds or another fault.
 
-        Args:
-            name: of the schedule, for messages.
-            schedule: gives that of each launch.
-            fill: chooses between two values of memory that is not initialised.
-
-        Raises:
-            FoundError: a race, an access out of bounds or another fault.
-            TimeoutError: a launch did not end in time.
+        ``schedule`` gives that of each launch, by number. ``fill`` chooses between two values of
+        memory that is not initialised.
         """
         self.launches = []
         arguments, copied, storages = copies_of(self.arguments)
@@ -268,15 +289,6 @@ class Examination:
         tensors = copied | dict(zip(names, results))
         return _Run(tensors, self.launches, overwritten)
 
-    def compare(self, names: tuple[str, str], first: _Run, second: _Run) -> None:
-        """Compare the results of two runs.
-
-        Raises:
-            FoundError: they differ.
-        """
-        if (variation := first_variation(names, first.tensors, second.tensors)) is not None:
-            raise FoundError(KernelVerdict.VARIES, variation)
-
 
 def _kernel_key(
     func: torch._ops.OpOverload, tensors: Iterable[torch.Tensor]
@@ -291,3 +303,21 @@ def _sizes(grid: tuple[int, ...]) -> tuple[int, ...]:
     while len(grid) > 1 and grid[-1] == 1:
         grid = grid[:-1]
     return grid
+
+
+def _overload(operator: Any) -> torch._ops.OpOverload:
+    if isinstance(operator, torch._ops.OpOverload):
+        return operator
+    name = operator if isinstance(operator, str) else getattr(operator, "_qualname", None)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        name = operator._qualified_op_name
+    namespace, _, rest = str(name).partition("::")
+    packet, _, overload = rest.partition(".")
+    try:
+        overloads = getattr(getattr(torch.ops, namespace), packet)
+        chosen: torch._ops.OpOverload = getattr(overloads, overload or overloads.overloads()[0])
+        return chosen
+    except (AttributeError, RuntimeError) as error:
+        raise ValueError(
+            f"certify(): there is no operator {name!r}; import the module that registers it first"
+        ) from error

@@ -24,8 +24,6 @@ from triton.runtime import autotuner, interpreter, jit
 
 from detmode.verify.certificates.triton.launch import InterpretedLaunch
 
-__all__ = ["interpreted"]
-
 PRIVATE = [
     "knobs.runtime.interpret",
     "runtime.jit.JITFunction.run",

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detmode.verify.certificates.certificate import FoundError, KernelVerdict
-from detmode.verify.certificates.triton.memory import Touch
+from detmode.verify.certificates.triton.dependence import Step, Touch
 
 PATIENCE = 1000
 """Rounds in which all programs wait and none changes memory, before the launch is given up."""
@@ -25,71 +24,11 @@ LONG = 10_000
 """Accesses of a program without an atomic, after which another may run: it may be waiting."""
 
 
-@dataclass
-class Step:
-    """A program's accesses from one atomic to the next, and which programs could have run."""
-
-    program: int
-    ready: frozenset[int]
-    touches: list[Touch] = field(default_factory=list)
-
-
-class Shuffled:
-    """A schedule by a seed: programs start in another order, up to eight run at once.
-
-    Another program may go on before each atomic, and an atomic's lanes run in another order, in
-    several groups. Without a seed, programs run one after another in program order.
-    """
-
-    def __init__(self, seed: str | None) -> None:
-        self.random = None if seed is None else random.Random(seed)
-        self.window = 1 if self.random is None else self.random.choice((1, 2, 4, 8))
-        self.waiting: list[int] | None = None
-        self.started: list[int] = []
-
-    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return one of the programs that have started, or start another."""
-        if self.waiting is None:
-            self.waiting = list(range(programs.count))
-            if self.random is not None:
-                self.random.shuffle(self.waiting)
-            self.waiting.reverse()
-        self.started = [program for program in self.started if program not in programs.finished]
-        ready = [program for program in self.started if program not in programs.blocked]
-        while self.waiting and len(ready) < self.window:
-            ready.append(self.waiting.pop())
-            self.started.append(ready[-1])
-        chosen = ready[0] if self.random is None else self.random.choice(ready)
-        return chosen, frozenset()
-
-    def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Return the lanes in one group, or shuffled in up to three."""
-        if self.random is None:
-            return [np.arange(count)]
-        order = np.array(self.random.sample(range(count), count), np.intp)
-        cuts = sorted(self.random.choices(range(count + 1), k=2))
-        return [group for group in np.split(order, cuts) if group.size]
-
-
-class Replayed:
-    """A schedule that makes given choices, and then stays with a program as long as it can."""
-
-    def __init__(self, choices: Sequence[int]) -> None:
-        self.choices = iter(choices)
-
-    def choose(self, programs: Programs) -> tuple[int, frozenset[int]]:
-        """Return the next given choice, and all programs that could go on."""
-        ready = programs.ready()
-        chosen = next(self.choices, programs.current)
-        return chosen if chosen in ready else min(ready), ready
-
-    def lanes(self, count: int) -> list[NDArray[np.intp]]:
-        """Return the lanes in one group."""
-        return [np.arange(count)]
-
-
-Schedule: TypeAlias = Shuffled | Replayed
-"""The order of a launch: which program goes on, and how an atomic's lanes are split."""
+Schedule: TypeAlias = str | Sequence[int] | None
+"""The order of a launch. None: programs run one after another in program order. A sequence: as it
+chooses, and then each as long as it can. A text is the seed of a shuffle: programs start in another
+order, up to eight run at once, another one may go on before each atomic, and an atomic's lanes run
+in another order, in several groups."""
 
 
 class Programs:
@@ -103,8 +42,20 @@ class Programs:
         schedule: Schedule,
         steps: list[Step],
     ) -> None:
-        self.count, self.body, self.enter, self.schedule = count, body, enter, schedule
-        self.steps = steps
+        self.count, self.body, self.enter, self.steps = count, body, enter, steps
+        self._random: random.Random | None = None
+        self._choices: Iterator[int] | None = None
+        self._waiting = list(range(count))
+        self.window = 1
+        """The most programs that run at once."""
+        if isinstance(schedule, str):
+            self._random = random.Random(schedule)
+            self.window = self._random.choice((1, 2, 4, 8))
+            self._random.shuffle(self._waiting)
+        elif schedule is not None:
+            self._choices = iter(schedule)
+        self._waiting.reverse()
+        self._started: list[int] = []
         self.current = -1
         self.finished: set[int] = set()
         self.blocked: dict[int, set[int]] = {}
@@ -119,9 +70,13 @@ class Programs:
         self._rounds = 0
         self._accesses = 0
 
-    def ready(self) -> frozenset[int]:
-        """Return the programs that can go on."""
-        return frozenset(range(self.count)) - self.finished - self.blocked.keys()
+    def lanes(self, count: int) -> list[NDArray[np.intp]]:
+        """Return the lanes of an atomic in one group, or shuffled in up to three."""
+        if self._random is None:
+            return [np.arange(count)]
+        order = np.array(self._random.sample(range(count), count), np.intp)
+        cuts = sorted(self._random.choices(range(count + 1), k=2))
+        return [group for group in np.split(order, cuts) if group.size]
 
     def run(self, timeout: float) -> None:
         """Run all programs to their ends; raises what the first one to fail raises.
@@ -184,6 +139,19 @@ class Programs:
         if self._stopped:
             raise _StoppedError
 
+    def _choose(self) -> tuple[int, frozenset[int]]:
+        """Return the program that goes on, and after given choices all that could."""
+        if self._choices is not None:
+            could = frozenset(range(self.count)) - self.finished - self.blocked.keys()
+            chosen = next(self._choices, self.current)
+            return chosen if chosen in could else min(could), could
+        self._started = [program for program in self._started if program not in self.finished]
+        ready = [program for program in self._started if program not in self.blocked]
+        while self._waiting and len(ready) < self.window:
+            ready.append(self._waiting.pop())
+            self._started.append(ready[-1])
+        return ready[0] if self._random is None else self._random.choice(ready), frozenset()
+
     def _go_on(self) -> bool:
         """Give the turn to the program that the schedule chooses; false if it has the turn."""
         if len(self.finished) == self.count:
@@ -197,7 +165,7 @@ class Programs:
                 )
             self.blocked.clear()
         before = self.current
-        chosen, ready = self.schedule.choose(self)
+        chosen, ready = self._choose()
         self.steps.append(Step(chosen, ready))
         self.current, self._accesses = chosen, 0
         self.enter(chosen)
