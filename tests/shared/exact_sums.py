@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import same_bits
 
-DTYPES = st.sampled_from(FLOATING + COMPLEX)
+DTYPES = st.sampled_from(todays_dtypes(FLOATING + COMPLEX))
 
 
 def by_destination(

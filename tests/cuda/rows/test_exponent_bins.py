@@ -21,11 +21,12 @@ from detmode.cuda.rows.ways import Way
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 from tests.shared import needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import SEEDS, in_schedules, same_bits
 
 pytestmark = needs.compiler
 
-DTYPES = st.sampled_from(list(BINS))
+DTYPES = st.sampled_from(todays_dtypes(BINS))
 FORMATS = {torch.float32: (24, 127), torch.bfloat16: (8, 127), torch.float16: (11, 15)}
 """Bits of the significand, and the bias of the exponent."""
 WORDS = {
@@ -119,7 +120,7 @@ def test_sums_are_rounded_once(
     assert same_bits(got[idle], out[idle])
 
 
-@pytest.mark.parametrize("dtype", BINS, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(BINS), ids=str)
 def test_all_exponents_at_once(dtype: torch.dtype) -> None:
     """The largest number and the smallest one meet in a destination that has all bins."""
     limit = torch.finfo(dtype)
@@ -132,7 +133,7 @@ def test_all_exponents_at_once(dtype: torch.dtype) -> None:
     assert added(got, torch.tensor([1]), source[3:4]).tolist() == [least, math.inf, 0]
 
 
-@pytest.mark.parametrize("dtype", BINS, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(BINS), ids=str)
 def test_no_bin_overflows(dtype: torch.dtype) -> None:
     """Bins that hold the most addends there may be, all as large as possible, and all carries."""
     precision, width = FORMATS[dtype][0], WIDTHS[dtype]
@@ -160,7 +161,7 @@ def test_no_bin_overflows(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("dtype", BINS, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(BINS), ids=str)
 def test_the_least_addend_decides_between_two_neighbours(dtype: torch.dtype, sign: int) -> None:
     """However far it lies below two others whose sum is in the middle."""
     limit = torch.finfo(dtype)
@@ -183,7 +184,7 @@ def test_the_largest_addend_may_be_anywhere() -> None:
         )
 
 
-@pytest.mark.parametrize("dtype", BINS, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(BINS), ids=str)
 def test_zeros_and_nan_that_stay(dtype: torch.dtype) -> None:
     """-0.0 is a sum where all terms are, and a NaN to which nothing is added keeps its bits."""
     terms: list[list[float]] = [[], [-0.0], [0.0], [1, -1], [-0.0, 0.0], [-0.0], [-1], []]
@@ -231,7 +232,7 @@ def test_an_index_out_of_range_traps(position: int) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("dtype", BINS, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(BINS), ids=str)
 def test_a_million_to_one_destination(dtype: torch.dtype) -> None:
     """They add up to the nearest number, in another order of threads too."""
     maker = Maker(torch.float64, seed=1)

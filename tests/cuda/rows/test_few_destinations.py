@@ -16,6 +16,7 @@ from detmode.rules.scatter.launch import scatter
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import in_schedules, same_bits
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
@@ -26,7 +27,7 @@ SMALL = {"THREADS": 64, "LEAST_SHARE": 100, "SHARES": 1, "FEWEST_BLOCKS": 1}
 
 @needs.compiler
 @pytest.mark.parametrize("special", [False, True], ids=["finite", "special"])
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 @pytest.mark.parametrize("shape", [Rows(1, 1999, 1, 7), Rows(2, 333, 3, 5, wraps=True)], ids=str)
 def test_bits_are_those_of_sums_in_memory(shape: Rows, dtype: torch.dtype, special: bool) -> None:
     """In any schedule, with factors, without initial values, for means; NaNs and infinities too."""

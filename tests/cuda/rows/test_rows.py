@@ -24,6 +24,7 @@ from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 from tests.shared import exact_reductions, exact_sums, last_wins, needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import SEEDS, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
@@ -235,7 +236,7 @@ def test_rows_of_any_width(columns: int) -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
-@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
     """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long.
 
@@ -272,7 +273,7 @@ def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
 
 # A whole turn of four warps and part of another; one that ends within a warp.
 @pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, columns: int) -> None:
     """They have the sums of those that come one after the other, and no data race."""
     maker = Maker(dtype, seed=7)
