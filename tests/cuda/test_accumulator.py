@@ -56,7 +56,7 @@ def total(values: torch.Tensor, bits: int | None = None) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
 def test_bits_do_not_depend_on_the_order(dtype: torch.dtype) -> None:
-    """Twenty shuffled schedules and program order give the same bytes."""
+    """Shuffled schedules and program order give the same bytes."""
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(3000, dtype=torch.float64, generator=generator)
     values = values * torch.exp(2 * torch.randn(3000, dtype=torch.float64, generator=generator))

@@ -14,13 +14,8 @@ nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        pytest.param(arch, marks=pytest.mark.thorough if arch != "sm_90" else ())
-        for arch in ARCHITECTURES
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("source", ALL, ids=lambda source: source.path.stem)
 def test_every_entry_compiles(source: Source, arch: str) -> None:
     """NVRTC makes machine code of all entries."""

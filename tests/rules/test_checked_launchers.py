@@ -32,7 +32,7 @@ REFUSED_IN_PYTHON = (
 """Of calls that ATen's kernels take."""
 CRASHES = re.compile(r"fractional_max_pool2d_backward\S* .*output_size \[\]$")
 """Calls that PyTorch reads beyond the end of, with or without detmode."""
-SHARES = 1 if PROFILE.thorough else 3
+SHARES = 1 if PROFILE.thorough else 7
 """Of how many shares of the calls a run makes one."""
 
 

@@ -10,11 +10,20 @@ from detmode import RUN_TO_RUN, Rule, RuleTable, Substitute, default_rules
 from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, on
+from tests.shared.selection import PROFILE
 
 
 def names(*dtypes: torch.dtype) -> tuple[str, ...]:
     """The C++ types of dtypes."""
     return tuple(map(ctype, dtypes))
+
+
+class Together(Source):
+    """A source of short kernels, which take no longer to compile for all dtypes than for each."""
+
+    def together(self, entry: str) -> tuple[str, ...]:
+        """Of all dtypes."""
+        return self.entries
 
 
 def source(file: str, **templates: Iterable[str]) -> Source:
@@ -25,7 +34,7 @@ def source(file: str, **templates: Iterable[str]) -> Source:
         for kernel in kernels
         for given in templates.get(kernel, ("",))
     ]
-    return Source(__file__, file, entries)
+    return Together(__file__, file, entries)
 
 
 SINGLE_AND_DOUBLE = names(torch.float32, torch.float64)
@@ -167,8 +176,8 @@ def pattern(tensor: Tensor) -> bytes:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
-SCHEDULES = (None, *range(20))
-"""Program order and twenty shuffled schedules."""
+SCHEDULES = (None, *range(PROFILE.schedules))
+"""Program order and shuffled schedules."""
 
 
 def in_every_schedule(run: Callable[[], Tensor], seeds: Iterable[int | None] = SCHEDULES) -> Tensor:

@@ -61,7 +61,7 @@ def test_positions_that_count_from_the_end(n: int) -> None:
             sorted_positions(turned.clamp(min=first), 600, wraps=wraps)
 
 
-@pytest.mark.parametrize(("n", "size"), [(100, 2**40), (TILE, 50), (TILE + 9, 100_000)])
+@pytest.mark.parametrize(("n", "size"), [(100, 2**40), (TILE + 9, 50)])
 def test_no_data_race(n: int, size: int) -> None:
     """No two threads meet unordered, whether a block sorts alone or goes on from others."""
     index = indices(n, size)[0]
