@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from detmode.cuda import CompileError, Source, compile_for, device
+from detmode.cuda.rows.assign import SOURCE as ASSIGN
 from tests.shared.cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, source_in
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
@@ -83,7 +84,7 @@ def test_no_float_atomics() -> None:
     ("source", "entry", "atomics"),
     [
         (KERNELS, "accumulate_keys<float>", {"ld"}),
-        (PRIMITIVES, "elect<int32_t>", {"ld", "st"}),
+        (ASSIGN, "assign_elect<int32_t>", {"ld", "st"}),
         (REDUCTIONS, "extremum_observe<double>", {"ld"}),
         (PRIMITIVES, "look_back", {"ld", "st"}),
     ],

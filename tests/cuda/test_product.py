@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, launch
-from tests.shared.cuda_sources import FLOATING, INTEGRAL, REDUCTIONS
+from tests.shared.cuda_sources import FLOATING, REDUCTIONS
 from tests.shared.selection import PROFILE
 
 
@@ -97,17 +97,3 @@ def test_special_values(dtype: torch.dtype, split: int) -> None:
     assert torch.equal(got[numbers].signbit(), expected[numbers].signbit())
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     assert got[~numbers].view(words).unique().numel() == 1
-
-
-@pytest.mark.parametrize("dtype", INTEGRAL, ids=str)
-def test_integers_wrap(dtype: torch.dtype) -> None:
-    """Integers are multiplied modulo the dtype's range."""
-    limits = torch.iinfo(dtype)
-    generator = torch.Generator().manual_seed(0)
-    low, high = max(limits.min, -(2**62)), min(limits.max, 2**62)
-    values = torch.randint(low, high, (50, 9), generator=generator).to(dtype)
-    expected = [
-        (math.prod(row) - limits.min) % 2 ** (8 * dtype.itemsize) + limits.min
-        for row in values.tolist()
-    ]
-    assert row_product(values, 4).tolist() == expected

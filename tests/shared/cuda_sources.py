@@ -56,7 +56,6 @@ WARP = source("warp.cu")
 CROWD = source("crowd.cu")
 PRIMITIVES = source(
     "primitives.cu",
-    row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],
     reduce_in_order=["32", "96", "1024"],
     segment_sum=["float, 8", "float, 64", "double, 64"],
     segment_runs=["float, 8", "float, 64", "double, 64"],
@@ -67,8 +66,6 @@ PRIMITIVES = source(
     quotients=["int32_t", "int64_t"],
     divided_sums=SINGLE_AND_DOUBLE,
     compensated=SINGLE_AND_DOUBLE,
-    chosen=["float, 1, int64_t", "float, 3, int64_t", "float, 3, int32_t"],
-    elect=["int32_t", "int64_t"],
 )
 REDUCTIONS = source(
     "reductions.cu",

@@ -21,6 +21,7 @@ from detmode.cuda.rows.ways import Way
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 from tests.shared import needs
+from tests.shared.exact_sums import nearest
 from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import SEEDS, in_schedules, same_bits
 
@@ -38,19 +39,6 @@ WIDTHS = {torch.float32: 16, torch.bfloat16: 32, torch.float16: 16}
 """Exponents of a bin."""
 
 
-def rounded(exact: Fraction, dtype: torch.dtype) -> float:
-    """The nearest number of the dtype, of two the even one."""
-    precision, bias = FORMATS[dtype]
-    if exact == 0:
-        return 0.0
-    size = abs(exact)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > size
-    place = Fraction(2) ** (max(exponent, 1 - bias) - precision + 1)
-    number = round(size / place) * place
-    return math.copysign(math.inf if number >= Fraction(2) ** (bias + 1) else float(number), exact)
-
-
 def sum_of(terms: list[float], dtype: torch.dtype) -> float:
     """The sum by IEEE additions of which only the last one rounds."""
     if not all(map(math.isfinite, terms)):
@@ -58,7 +46,7 @@ def sum_of(terms: list[float], dtype: torch.dtype) -> float:
     total = sum(map(Fraction, terms))
     if total == 0 and all(math.copysign(1, term) < 0 for term in terms):
         return -0.0
-    return rounded(Fraction(total), dtype)
+    return nearest(Fraction(total), dtype)
 
 
 def sums(out: Tensor, index: Tensor, addends: Tensor) -> Tensor:
@@ -157,7 +145,7 @@ def test_no_bin_overflows(dtype: torch.dtype) -> None:
     last = -FORMATS[dtype][1] - precision + 1 + bins + 1
     units = [Fraction(2) ** (last - (b + 1) * width) for b in range(count)]
     exact = [sum(n * largest * unit for n, unit in zip(case, units)) for case in cases]
-    assert out.tolist() == [rounded(Fraction(each), dtype) for each in exact]
+    assert out.tolist() == [nearest(Fraction(each), dtype) for each in exact]
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -168,7 +168,7 @@ def test_what_looks_like_a_position(dtype: torch.dtype, shape: Rows) -> None:
     """
     numbers = torch.arange(4 * shape.addends, dtype=torch.int32).view(dtype)
     out, source = numbers[: shape.destinations].clone(), numbers[: shape.addends].flip(0)
-    for seed in range(8):
+    for seed in range(3):
         index = Maker(torch.int64, seed=seed).integers(0, shape.size - 1, shape.rows)
         move = move_of(out, index, source, shape)
         with host.schedule(seed), host.check_races():
@@ -252,13 +252,13 @@ def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> 
         in_schedules(lambda way=way: move.run(add_rows, way), 3) for way in (Way.WIDE, Way.SORTED)
     ]
     assert same_bits(*found)
-    if dtype == torch.float32:
+    if dtype == torch.float32 and copies == 8:
         with host.check_races():
             move.run(add_rows, Way.WIDE)
 
 
 @pytest.mark.parametrize("way", [Way.FEW, Way.SORTED, Way.WIDE])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes([torch.float16, torch.bfloat16]), ids=str)
 def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
     """NaNs of any sign and payload, and infinities that cancel, sum to 0x7fff."""
     infinity = torch.tensor(torch.inf, dtype=dtype).view(torch.int16)
@@ -326,7 +326,7 @@ def test_levels_of_carries(name: str) -> None:
     assert same_bits(*found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes([torch.float32, torch.float64, torch.complex64]))
 @pytest.mark.parametrize(
     ("move_rows", "options"),
     [(add_rows, {}), (add_rows, {"mean": True, "include_self": False}), (assign_rows, {})],
