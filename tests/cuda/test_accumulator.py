@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import headroom, launch
-from tests.shared.cuda_sources import (
-    FLOATING,
-    PRIMITIVES,
-    accumulate,
-)
+from tests.shared.cuda_sources import FLOATING, PRIMITIVES, accumulate
 from tests.shared.exact_sums import nearest
 from tests.shared.selection import PROFILE
 

@@ -5,15 +5,7 @@ import sys
 import pytest
 import torch
 
-from detmode.cuda import (
-    ctype,
-    device,
-    empty_like,
-    index_ctype,
-    launch,
-    launch_blocks,
-    unavailable,
-)
+from detmode.cuda import ctype, device, empty_like, index_ctype, launch, launch_blocks, unavailable
 from detmode.cuda.launch import BLOCK
 from tests.shared.cuda_sources import FLOATING, KERNELS, WARP, accumulate, pattern
 

@@ -65,9 +65,7 @@ def test_no_compiler(fresh, monkeypatch, caplog):
     monkeypatch.setattr(native, "_name", NAME)
     with caplog.at_level(logging.WARNING):
         assert run(3) == [("substitute", 1)]
-    assert told(caplog) == [
-        f"calls are made in Python, which takes longer: {error}",
-    ]
+    assert told(caplog) == [f"calls are made in Python, which takes longer: {error}"]
 
 
 def test_a_compiler_that_refuses(fresh, monkeypatch, tmp_path, caplog):

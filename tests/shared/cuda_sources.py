@@ -68,11 +68,7 @@ PRIMITIVES = source(
     compensated=SINGLE_AND_DOUBLE,
 )
 REDUCTIONS = source(
-    "reductions.cu",
-    row_product=REAL,
-    radix_keys=REAL,
-    extremum_observe=REAL,
-    extremum_finish=REAL,
+    "reductions.cu", row_product=REAL, radix_keys=REAL, extremum_observe=REAL, extremum_finish=REAL
 )
 EXPONENTIAL = source(
     "exponential.cu",

@@ -29,11 +29,7 @@ VERSIONS = tuple(FACTS)
 """The PyTorch versions that the table answers for."""
 
 _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
-    {
-        "CUBLAS_WORKSPACE_CONFIG": None,
-        "NCCL_ALGO": None,
-        "CAUSAL_CONV1D_DETERMINISTIC": None,
-    },
+    {"CUBLAS_WORKSPACE_CONFIG": None, "NCCL_ALGO": None, "CAUSAL_CONV1D_DETERMINISTIC": None},
     {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "NCCL_ALGO": "^NVLS,NVLSTree",

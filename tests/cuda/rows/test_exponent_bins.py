@@ -30,11 +30,7 @@ pytestmark = needs.compiler
 DTYPES = st.sampled_from(todays_dtypes(BINS))
 FORMATS = {torch.float32: (24, 127), torch.bfloat16: (8, 127), torch.float16: (11, 15)}
 """Bits of the significand, and the bias of the exponent."""
-WORDS = {
-    torch.float32: torch.int32,
-    torch.bfloat16: torch.int16,
-    torch.float16: torch.int16,
-}
+WORDS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 WIDTHS = {torch.float32: 16, torch.bfloat16: 32, torch.float16: 16}
 """Exponents of a bin."""
 

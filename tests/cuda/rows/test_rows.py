@@ -113,12 +113,7 @@ def moves(draw: st.DrawFn, values: Any, dtype: torch.dtype) -> Move:
     seed=SEEDS,
 )
 def test_sums(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    alpha: float,
-    mean: bool,
-    include_self: bool,
-    seed: int,
+    data: st.DataObject, dtype: torch.dtype, alpha: float, mean: bool, include_self: bool, seed: int
 ) -> None:
     """Sums of rows, and of integers, are exact but for their roundings, in any schedule.
 
@@ -190,12 +185,7 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
     last_wins.assert_last_wins(found, out, move.to, source)
 
 
-@given(
-    seed=SEEDS,
-    dtype=exact_sums.DTYPES,
-    spread=st.sampled_from([1, 2, 50]),
-    mean=st.booleans(),
-)
+@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]), mean=st.booleans())
 def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
     """Several levels of carries, and the integers beside them; a mean counts across all levels."""
     move = many(dtype, seed, spread)
@@ -397,11 +387,7 @@ def test_a_single_row_is_one_launch(by_row: bool, monkeypatch: pytest.MonkeyPatc
     index = torch.arange(1 if by_row else 300)
     move = move_of(torch.zeros(shape.destinations), index, torch.ones(shape.addends), shape)
     results = [move.run(each, None) for each in (add_rows, multiply_rows, assign_rows)]
-    assert [entry.partition("<")[0] for entry in entries] == [
-        "few_rows",
-        "few_rows",
-        "assign_last",
-    ]
+    assert [entry.partition("<")[0] for entry in entries] == ["few_rows", "few_rows", "assign_last"]
     assert [int(result.sum()) for result in results] == [shape.addends, 0, shape.addends]
     with pytest.raises(host.DeviceAssert, match=r"`in_range` failed"):
         move._replace(index=index + 400).run(add_rows, None)

@@ -104,10 +104,7 @@ def test_tiles_do_not_change_bits(data: st.DataObject, dims: int, dtype: torch.d
     assert same_bits(got, gradient(call, IN_MEMORY))
 
 
-SMOOTH = {
-    2: ((2, 5), (70, 40), (70, 40)),
-    3: ((2, 3), (20, 17, 30), (20, 17, 30)),
-}
+SMOOTH = {2: ((2, 5), (70, 40), (70, 40)), 3: ((2, 3), (20, 17, 30), (20, 17, 30))}
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])

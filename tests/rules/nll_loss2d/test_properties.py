@@ -72,8 +72,7 @@ def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("n", "limits"),
-    [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})],
+    ("n", "limits"), [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})]
 )
 def test_what_is_rounded_away_is_kept(
     n: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -142,11 +142,7 @@ def test_each_nan_counts(n: int) -> None:
             )
 
 
-@given(
-    data=st.data(),
-    dtype=exact_reductions.DTYPES,
-    kind=st.sampled_from([*KINDS]),
-)
+@given(data=st.data(), dtype=exact_reductions.DTYPES, kind=st.sampled_from([*KINDS]))
 def test_select(data: st.DataObject, dtype: torch.dtype, kind: str) -> None:
     """The value of the rank and its smallest index, in ATen's form, in any schedule."""
     draw = data.draw
@@ -238,12 +234,7 @@ def stable(run: Callable[[], Any]) -> Any:
     return result
 
 
-@given(
-    data=st.data(),
-    dtype=exact_reductions.DTYPES,
-    largest=st.booleans(),
-    in_order=st.booleans(),
-)
+@given(data=st.data(), dtype=exact_reductions.DTYPES, largest=st.booleans(), in_order=st.booleans())
 def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: bool) -> None:
     """Equal values come by ascending index, NaN is the largest value."""
     self, dim, n = data.draw(ordered(dtype))

@@ -78,12 +78,7 @@ def own_channels(
 
 
 def assume_decided(
-    rois: Tensor,
-    scale: float,
-    pooled: list[int],
-    size: tuple[int, ...],
-    ratio: int,
-    aligned: bool,
+    rois: Tensor, scale: float, pooled: list[int], size: tuple[int, ...], ratio: int, aligned: bool
 ) -> None:
     """Leave out boxes of which a rounding decides on which side of the border a sample is.
 
@@ -117,11 +112,7 @@ def assert_close(
 
 
 @given(
-    data=st.data(),
-    dtype=ANY_DTYPE,
-    scale=SCALES,
-    ratio=st.integers(-1, 3),
-    aligned=st.booleans(),
+    data=st.data(), dtype=ANY_DTYPE, scale=SCALES, ratio=st.integers(-1, 3), aligned=st.booleans()
 )
 def test_roi_align(
     data: st.DataObject, dtype: torch.dtype, scale: float, ratio: int, aligned: bool
