@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import headroom, launch
-from tests.shared.cuda_sources import FLOATING, PRIMITIVES, accumulate
+from tests.shared.cuda_sources import COMPLEX, FLOATING, PRIMITIVES, accumulate
 from tests.shared.exact_sums import nearest
 from tests.shared.selection import PROFILE
 
@@ -102,6 +102,15 @@ def test_ties_go_to_even(dtype: torch.dtype) -> None:
         ([-1.0, -half_ulp, half_ulp / 64], -1.0),
     ]:
         assert total(torch.tensor(values, dtype=dtype)).item() == expected
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_components_are_independent(dtype: torch.dtype) -> None:
+    """A special value in one component leaves the other's sum alone."""
+    values = torch.tensor([complex(math.inf, 1.0), complex(2.0, 1e-30)], dtype=dtype)
+    result = total(values).item()
+    assert result.real == math.inf
+    assert result.imag == 1.0
 
 
 def test_full_headroom_does_not_overflow() -> None:
