@@ -4,6 +4,7 @@
 #include "compensated_sum.cuh"
 #include "crowd.cuh"
 #include "dtype.cuh"
+#include "index_type.cuh"
 #include "look_back.cuh"
 #include "segment_reduce.cuh"
 
