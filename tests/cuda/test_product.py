@@ -82,6 +82,15 @@ def test_pairs_of_double_keep_what_is_rounded_away() -> None:
         assert abs(got - exact) <= abs(exact) * Fraction(2) ** -53 * Fraction("1.001")
 
 
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_many_factors_below_one(dtype: torch.dtype) -> None:
+    """The product of their significands, each nearly 2, is scaled before it overflows."""
+    values = torch.full((1, 2000), 1 - 2.0**-8, dtype=dtype)
+    expected = rounded(Fraction(255, 256) ** 2000, dtype)
+    got = row_product(values, 700).item()
+    assert got == pytest.approx(expected, rel=torch.finfo(dtype).eps, abs=0)
+
+
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 2.0, -3.0)
 
 
