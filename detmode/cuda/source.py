@@ -25,6 +25,7 @@ INCLUDE_DIRECTORY = Path(__file__).parent / "include"
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?P<name>"[^"]+"|<[^>]+>)')
 _TYPE = re.compile(rf"\b(?:{'|'.join(CTYPES.values())})(?!\w)")
+_INTEGERS = frozenset(CTYPES[dtype] for dtype in INTEGRAL)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
 
 # Denormals stay, and division and square root round correctly, as in ATen's CUDA kernels: these are
@@ -107,16 +108,17 @@ class Source:
     def _of_types(self) -> dict[frozenset[str], tuple[str, ...]]:
         types: dict[frozenset[str], tuple[str, ...]] = {}
         for entry in self.entries:
-            key = frozenset(_types(entry))
+            key = _compiled_with(entry)
             types[key] = (*types.get(key, ()), entry)
         return types
 
     def together(self, entry: str) -> tuple[str, ...]:
         """The entries that the host runner compiles with `entry`: those of the same types.
 
-        A program computes in one or two dtypes, and a compiler takes as long for each.
+        A program computes in one or two dtypes, and a compiler takes as long for each. Integers of
+        all widths are compiled together: for all it takes about as long as for two.
         """
-        return self._of_types[frozenset(_types(entry))]
+        return self._of_types[_compiled_with(entry)]
 
     @functools.cached_property
     def kernels(self) -> dict[str, tuple[Parameter, ...]]:
@@ -185,6 +187,12 @@ def _types(entry: str) -> set[str]:
         if types:
             return types
     return set()
+
+
+def _compiled_with(entry: str) -> frozenset[str]:
+    """The types of an entry; for one of integers those of all integers."""
+    types = frozenset(_types(entry))
+    return _INTEGERS if types and types <= _INTEGERS else types
 
 
 def sources_of(function: Callable[..., Any]) -> tuple[Source, ...]:

@@ -9,35 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import headroom, launch
-from tests.shared.cuda_sources import (
-    COMPLEX,
-    FLOATING,
-    PRIMITIVES,
-    accumulate,
-    in_every_schedule,
-    pattern,
-)
+from tests.shared.cuda_sources import COMPLEX, FLOATING, PRIMITIVES, accumulate
+from tests.shared.exact_sums import nearest
 from tests.shared.selection import PROFILE
-
-
-def nearest(exact: Fraction, dtype: torch.dtype) -> float:
-    """The value of `dtype` nearest to `exact`, ties to even, found without floating-point sums."""
-    precision, smallest, largest = {
-        torch.float16: (11, -14, 15),
-        torch.bfloat16: (8, -126, 127),
-        torch.float32: (24, -126, 127),
-        torch.float64: (53, -1022, 1023),
-    }[dtype]
-    if exact == 0:
-        return 0.0
-    magnitude = abs(exact)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    if Fraction(2) ** exponent > magnitude:
-        exponent -= 1
-    unit = Fraction(2) ** (max(exponent, smallest) - precision + 1)
-    rounded = round(magnitude / unit) * unit
-    value = math.inf if rounded >= Fraction(2) ** (largest + 1) else float(rounded)
-    return value if exact > 0 else -value
 
 
 def same(a: float, b: float) -> bool:
@@ -52,17 +26,6 @@ def total(values: torch.Tensor, bits: int | None = None) -> torch.Tensor:
     return accumulate(
         torch.zeros(1, dtype=values.dtype), index, values, headroom(count) if bits is None else bits
     )
-
-
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
-def test_bits_do_not_depend_on_the_order(dtype: torch.dtype) -> None:
-    """Twenty shuffled schedules and program order give the same bytes."""
-    generator = torch.Generator().manual_seed(1)
-    values = torch.randn(3000, dtype=torch.float64, generator=generator)
-    values = values * torch.exp(2 * torch.randn(3000, dtype=torch.float64, generator=generator))
-    source = values.to(dtype)
-    index = torch.randint(0, 40, (3000,), generator=generator)
-    in_every_schedule(lambda: accumulate(torch.zeros(41, dtype=dtype), index, source, 12))
 
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
@@ -112,33 +75,6 @@ def test_an_addend_is_rounded_to_even(part: float, kept: int, exponent: int) -> 
 
 
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([math.nan, 1.0], math.nan),
-        ([math.inf, 1.0, math.inf], math.inf),
-        ([-math.inf, 1.0], -math.inf),
-        ([math.inf, -math.inf], math.nan),
-        ([math.inf, math.nan], math.nan),
-        ([-0.0, -0.0], -0.0),
-        ([-0.0, 0.0], 0.0),
-        ([0.0], 0.0),
-        ([1.0, -1.0], 0.0),
-        ([-0.0, 1.0, -1.0], 0.0),
-        ([-1.0, -0.0], -1.0),
-    ],
-    ids=str,
-)
-def test_specials_as_ieee_addition(
-    dtype: torch.dtype, values: list[float], expected: float
-) -> None:
-    """NaN, infinities and signed zeros come out as IEEE additions would give them."""
-    source = torch.tensor(values, dtype=dtype)
-    assert same(total(source).item(), expected)
-    assert same(total(source.flip(0)).item(), expected)
-
-
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
 def test_denormals_and_overflow(dtype: torch.dtype) -> None:
     """Denormals add exactly, sums cross into the normals, and too large a sum is infinite."""
     limits = torch.finfo(dtype)
@@ -166,19 +102,6 @@ def test_ties_go_to_even(dtype: torch.dtype) -> None:
         ([-1.0, -half_ulp, half_ulp / 64], -1.0),
     ]:
         assert total(torch.tensor(values, dtype=dtype)).item() == expected
-
-
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
-def test_destinations_without_addends_keep_their_bits(dtype: torch.dtype) -> None:
-    """Outputs to which nothing is added stay, a NaN's payload included; no addend, no change."""
-    output = torch.full((5,), math.nan, dtype=dtype)
-    before = pattern(output)
-    nothing = torch.zeros(0, dtype=dtype)
-    assert pattern(accumulate(output, torch.zeros(0, dtype=torch.int64), nothing, 1)) == before
-    index = torch.tensor([3, 3])
-    result = accumulate(output, index, torch.ones(2, dtype=dtype), 2)
-    assert result[3].item() == 2
-    assert result.isnan().tolist() == [True, True, True, False, True]
 
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from detmode.cuda import CompileError, Source, compile_for, device
+from detmode.cuda.rows.assign import SOURCE as ASSIGN
 from tests.shared.cuda_sources import ALL, EXPONENTIAL, KERNELS, PRIMITIVES, REDUCTIONS, source_in
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
@@ -14,13 +15,8 @@ nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed").nvrtc
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100")
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        pytest.param(arch, marks=pytest.mark.thorough if arch != "sm_90" else ())
-        for arch in ARCHITECTURES
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("source", ALL, ids=lambda source: source.path.stem)
 def test_every_entry_compiles(source: Source, arch: str) -> None:
     """NVRTC makes machine code of all entries."""
@@ -88,7 +84,7 @@ def test_no_float_atomics() -> None:
     ("source", "entry", "atomics"),
     [
         (KERNELS, "accumulate_keys<float>", {"ld"}),
-        (PRIMITIVES, "elect<int32_t>", {"ld", "st"}),
+        (ASSIGN, "assign_elect<int32_t>", {"ld", "st"}),
         (REDUCTIONS, "extremum_observe<double>", {"ld"}),
         (PRIMITIVES, "look_back", {"ld", "st"}),
     ],

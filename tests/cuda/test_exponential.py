@@ -97,10 +97,7 @@ def test_scaled_numbers(dtype: torch.dtype, a: float, b: float, c: float, d: flo
     back = torch.tensor(-max(a, b, c) + d, dtype=dtype).item()
     # A product is to come out within the range, too.
     low = torch.tensor([a], dtype=dtype).abs().item() * torch.finfo(dtype).eps / 4
-    rows = torch.tensor(
-        [[a, b, c, back], [a, low, -a + d, -low]],
-        dtype=dtype,
-    )
+    rows = torch.tensor([[a, b, c, back], [a, low, -a + d, -low]], dtype=dtype)
     products, sums = scaled(rows)
     w, x, y, z = rows[0].tolist()
     true = (exact(w) + exact(x) + exact(y)) * exact(z)

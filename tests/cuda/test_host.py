@@ -1,6 +1,5 @@
 """The host runner runs CUDA code as a GPU may, and finds what a GPU would not report."""
 
-import os
 import platform
 import re
 import shutil
@@ -17,7 +16,6 @@ from detmode.cuda.host import library
 from detmode.cuda.launch import unavailable
 from tests.shared import ROOT, cuda_sources
 from tests.shared.cuda_sources import FAULTS, KERNELS, WARP, add_racing, pattern, source_in
-from tests.shared.processes import run_forked
 
 SEEDS = (None, 0, 1, 2)
 
@@ -385,32 +383,6 @@ def test_scalar_parameters_have_three_types(tmp_path) -> None:
     """A kernel parameter of another scalar type does not compile."""
     with pytest.raises(CompileError, match="scalar parameters are int64_t, double or bool"):
         host.compile(source_in(tmp_path, "__global__ void f(int n) {}\n"))
-
-
-@pytest.mark.thorough
-def test_cache_is_shared_between_processes(tmp_path, monkeypatch) -> None:
-    """Processes that compile one source at once leave one file, and all of them can run it.
-
-    So they do where they find a file that was cut off.
-    """
-    (tmp_path / "one.cu").write_text(
-        '#include "index.cuh"\n__global__ void f(int64_t* out) { out[0] = 42; }\n'
-    )
-    script = (
-        "import os, torch; from detmode.cuda import Source, launch\n"
-        "child = os.fork()\n"
-        f"source = Source({str(tmp_path / 'anchor.py')!r}, 'one.cu', ('f',))\n"
-        "out = torch.zeros(1, dtype=torch.int64)\n"
-        "launch(source, 'f', 1, out=out); print(int(out), flush=True)\n"
-        "if child: os.waitpid(child, 0)\n"
-    )
-    monkeypatch.setenv("DETMODE_CACHE", str(tmp_path / "cache"))
-    for size in (100, 0):
-        both = run_forked("-c", [[script]], tmp_path, timeout=100)
-        assert both.stdout.split() == ["42", "42"], both.stderr
-        made, digest = sorted((tmp_path / "cache" / "host").iterdir())
-        assert (made.suffix, digest.name) == (".so", f"{made.name}.digest")
-        os.truncate(made, size)
 
 
 def test_cache_that_cannot_be_made(tmp_path, monkeypatch) -> None:

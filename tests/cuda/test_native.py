@@ -1,10 +1,8 @@
 """The player in C++ where it cannot be built: one line says why, and the program goes on."""
 
 import logging
-import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,7 +15,8 @@ from detmode import DeterministicMode
 from detmode.cuda import native
 from detmode.cuda.host import toolchain
 from detmode.environment.doctor import findings
-from tests.shared import ROOT, needs
+from tests.shared import needs
+from tests.shared.processes import run_forked
 
 pytestmark = needs.compiler
 NAME = native._name
@@ -66,9 +65,7 @@ def test_no_compiler(fresh, monkeypatch, caplog):
     monkeypatch.setattr(native, "_name", NAME)
     with caplog.at_level(logging.WARNING):
         assert run(3) == [("substitute", 1)]
-    assert told(caplog) == [
-        f"calls are made in Python, which takes longer: {error}",
-    ]
+    assert told(caplog) == [f"calls are made in Python, which takes longer: {error}"]
 
 
 def test_a_compiler_that_refuses(fresh, monkeypatch, tmp_path, caplog):
@@ -233,9 +230,12 @@ while not Path(sys.argv[1]).exists():
     assert native._state.thread.is_alive()
     time.sleep(0.01)
 if sys.argv[2] == "interrupt":
+    # A shell may have started the tests without it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         os.killpg(0, signal.SIGINT)
         time.sleep(60)
+        raise AssertionError("Ctrl-C is not heard")
     except KeyboardInterrupt:
         time.sleep(0.5)
         assert native._state.thread.is_alive()
@@ -261,22 +261,12 @@ def test_a_program_that_ends_while_it_is_built(way, tmp_path):
     compiler.write_text(COMPILER.format(started=started), encoding="utf-8")
     compiler.chmod(0o700)
     environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
         "CXX": str(compiler),
         "TMPDIR": str(temporary),
         "DETMODE_CACHE": str(tmp_path / "cache"),
         native.VARIABLE: "1",
     }
-    program = subprocess.run(
-        [sys.executable, "-c", ENDS, str(started), way],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        start_new_session=True,
-    )
+    program = run_forked("-c", [[ENDS, started, way]], tmp_path, timeout=120, **environment)
     assert (program.returncode, program.stderr) == (0, "")
     assert list(temporary.iterdir()) == []
     status = Path("/proc", started.read_text(encoding="utf-8").strip(), "stat")

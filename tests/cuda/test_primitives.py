@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, launch, launch_blocks, magic_number
-from detmode.cuda.rows.chosen_windows import pooled_shape
 from tests.shared.cuda_sources import CROWD, FLOATING, PRIMITIVES, in_every_schedule
 
 
@@ -154,31 +153,6 @@ def test_rounding(dtype: torch.dtype) -> None:
         assert abs(Fraction(output[i, 1].item()) - fused) <= spacing / 2
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype", "threads"),
-    [
-        ("float", torch.float32, 32),
-        ("float", torch.float32, 256),
-        ("double", torch.float64, 96),
-        ("complex<float>", torch.complex64, 64),
-    ],
-)
-def test_block_reduce(name: str, dtype: torch.dtype, threads: int) -> None:
-    """Every thread gets the sum of the row, with the same bits for every schedule."""
-    columns = threads - 5
-    values = torch.randn(7, columns, dtype=dtype)
-
-    def sums() -> torch.Tensor:
-        output = empty((7,), dtype, "cpu")
-        launch_blocks(
-            PRIMITIVES, f"row_sum<{name}, {threads}>", 7, threads,
-            input=values, output=output, columns=columns,
-        )  # fmt: skip
-        return output
-
-    torch.testing.assert_close(in_every_schedule(sums), values.sum(1))
-
-
 @pytest.mark.parametrize("threads", [32, 96, 1024])
 def test_block_reduce_keeps_the_order(threads: int) -> None:
     """The operation sees its operands in the order of the threads."""
@@ -210,19 +184,6 @@ def segment_sum(
     return output
 
 
-@pytest.mark.parametrize(("dtype", "piece"), [(torch.float32, 8), (torch.float64, 64)], ids=str)
-@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 64, 65, 1000])
-@pytest.mark.parametrize("segments", [1, 3, 400])
-def test_segment_sums(dtype: torch.dtype, piece: int, n: int, segments: int) -> None:
-    """Runs short and long, inside pieces and over many, are summed whole, whatever the schedule."""
-    generator = torch.Generator().manual_seed(n + segments)
-    keys = torch.randint(0, segments, (n,), generator=generator).sort().values
-    values = torch.randn(n, 3, dtype=dtype, generator=generator)
-    expected = torch.zeros(segments, 3, dtype=dtype).index_add(0, keys, values)
-    output = in_every_schedule(lambda: segment_sum(keys, values, segments, piece), (None, 1, 2))
-    torch.testing.assert_close(output, expected)
-
-
 @pytest.mark.parametrize("run", [1, 5, 40, 64, 65, 71, 73, 130, 1000])
 @pytest.mark.parametrize("first", [0, 1, 57, 63])
 def test_segment_sums_have_a_fixed_order(run: int, first: int) -> None:
@@ -247,59 +208,6 @@ def test_segment_sums_keep_negative_zero() -> None:
     keys = torch.zeros(100, dtype=torch.int64)
     output = segment_sum(keys, torch.full((100, 1), -0.0), 1, 8)
     assert output.signbit().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_owners(dtype: torch.dtype) -> None:
-    """The last source of a destination wins for every schedule; others keep the start."""
-    index = torch.randint(0, 30, (2000,), generator=torch.Generator().manual_seed(0))
-    expected = torch.full((40,), -1, dtype=dtype)
-    for i in range(2000):
-        expected[index[i]] = i
-
-    def owners() -> torch.Tensor:
-        owners = torch.full((40,), -1, dtype=dtype)
-        launch(PRIMITIVES, f"elect<{ctype(dtype)}>", 2000, index=index, owners=owners, n=2000)
-        return owners
-
-    assert torch.equal(in_every_schedule(owners), expected)
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("counting", ["1, int64_t", "3, int64_t", "3, int32_t"])
-@pytest.mark.parametrize("step", [1, 2])
-def test_chosen_windows(step: int, counting: str, channels_last: bool) -> None:
-    """An element is the sum of the windows that point at it, for every schedule and layout."""
-    batch, channels, sizes, windows = 2, 7, (2, 3, 4), (3, 2, 5)
-    generator = torch.Generator().manual_seed(0)
-    grad = torch.randn(batch, channels, *windows, generator=generator)
-    # Some windows point nowhere, and give nothing.
-    indices = torch.randint(-2, 26, grad.shape, generator=generator)
-    indices[:, ::3] += 2**32
-    counts = torch.zeros(windows, dtype=torch.bool)
-    counts[::step, ::step, ::step] = True
-    kept = torch.where(counts & (indices >= 0) & (indices < 24), grad.double(), 0.0)
-    expected = torch.zeros(batch, channels, 24, dtype=torch.float64)
-    expected.scatter_add_(2, indices.clamp(0, 23).flatten(2), kept.flatten(2))
-    form = torch.channels_last_3d if channels_last else torch.contiguous_format
-    outer, inner = (batch, channels) if channels_last else (batch * channels, 1)
-    per_thread = int(counting[0])
-    shares = -(-(channels if channels_last else outer) // per_thread)
-    lanes = shares if channels_last else 1
-    threads = 24 * shares * (batch if channels_last else 1)
-    layout = pooled_shape(threads, outer, inner, sizes, windows, lanes)
-
-    def gathered() -> torch.Tensor:
-        grad_input = empty((batch, channels, *sizes), torch.float32, "cpu", form)
-        launch(
-            PRIMITIVES, f"chosen<float, {counting}>", 100, shape=layout, step=step,
-            grad_output=grad.contiguous(memory_format=form),
-            indices=indices.contiguous(memory_format=form), grad_input=grad_input,
-        )  # fmt: skip
-        return grad_input
-
-    got = in_every_schedule(gathered).flatten(2).double()
-    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7)
 
 
 def crowds() -> torch.Tensor:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import ctype, empty, launch
-from tests.shared.cuda_sources import FLOATING, INTEGRAL, REDUCTIONS
+from tests.shared.cuda_sources import FLOATING, REDUCTIONS
 from tests.shared.selection import PROFILE
 
 
@@ -82,6 +82,15 @@ def test_pairs_of_double_keep_what_is_rounded_away() -> None:
         assert abs(got - exact) <= abs(exact) * Fraction(2) ** -53 * Fraction("1.001")
 
 
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_many_factors_below_one(dtype: torch.dtype) -> None:
+    """The product of their significands, each nearly 2, is scaled before it overflows."""
+    values = torch.full((1, 2000), 1 - 2.0**-8, dtype=dtype)
+    expected = rounded(Fraction(255, 256) ** 2000, dtype)
+    got = row_product(values, 700).item()
+    assert got == pytest.approx(expected, rel=torch.finfo(dtype).eps, abs=0)
+
+
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 2.0, -3.0)
 
 
@@ -97,17 +106,3 @@ def test_special_values(dtype: torch.dtype, split: int) -> None:
     assert torch.equal(got[numbers].signbit(), expected[numbers].signbit())
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     assert got[~numbers].view(words).unique().numel() == 1
-
-
-@pytest.mark.parametrize("dtype", INTEGRAL, ids=str)
-def test_integers_wrap(dtype: torch.dtype) -> None:
-    """Integers are multiplied modulo the dtype's range."""
-    limits = torch.iinfo(dtype)
-    generator = torch.Generator().manual_seed(0)
-    low, high = max(limits.min, -(2**62)), min(limits.max, 2**62)
-    values = torch.randint(low, high, (50, 9), generator=generator).to(dtype)
-    expected = [
-        (math.prod(row) - limits.min) % 2 ** (8 * dtype.itemsize) + limits.min
-        for row in values.tolist()
-    ]
-    assert row_product(values, 4).tolist() == expected

@@ -119,8 +119,7 @@ def test_reads_out_of_bounds_are_errors(entry: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("bool", torch.bool), ("int16_t", torch.int16), ("double", torch.float64)],
+    ("name", "dtype"), [("bool", torch.bool), ("int16_t", torch.int16), ("double", torch.float64)]
 )
 def test_neighbouring_elements_are_no_race(name: str, dtype: torch.dtype) -> None:
     """Elements narrower than a word do not race with their neighbours; one element twice does."""

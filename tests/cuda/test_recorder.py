@@ -74,7 +74,7 @@ def test_temporaries_are_one_allocation() -> None:
     plan = record(double, torch.ones(200))
     empties = [step for step in plan.steps if isinstance(step, Empty)]
     assert [(step.form.dtype, step.form.sizes) for step in empties] == [
-        *((torch.uint8, (1536,)), (torch.float32, (200,)), (torch.float32, (3,))),
+        *((torch.uint8, (1536,)), (torch.float32, (200,)), (torch.float32, (3,)))
     ]
     (fill,) = (step for step in plan.steps if isinstance(step, Fill))
     assert fill == Fill(Pointer(1, 1024), 12, b"\0" * 4)

@@ -27,6 +27,7 @@ print("missed")
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
 def test_out_of_bounds_read_is_found(run_python: Callable[..., Any]) -> None:
     """Shared memory and abandoned launches are clean under ASan; a read past the end is not.

@@ -1,7 +1,6 @@
 """scan.cuh: scans in a fixed order."""
 
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -29,13 +28,17 @@ def scan(of: str, values: torch.Tensor, shape: tuple[int, int, int]) -> torch.Te
     return output
 
 
-THOROUGH = partial(pytest.param, marks=pytest.mark.thorough)
 # A few; and such that a node of 32, several, or one of the level above end near the last tile.
-TILES = [1, 2, 3, 32, 33, 65, 1025, *map(THOROUGH, (34, 64, 1024, 1026, 1057, 2049))]
+TILES = [(tiles, shape) for tiles in (1, 2, 3, 32, 33, 65) for shape in SHAPES]
+TILES += [(1025, SHAPES[0])]
+THOROUGH = [
+    pytest.param(tiles, shape, marks=pytest.mark.thorough)
+    for tiles in (34, 64, 1024, 1025, 1026, 1057, 2049)
+    for shape in SHAPES
+]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize(("tiles", "shape"), [*TILES, *THOROUGH], ids=str)
 def test_every_element_is_joined_once_and_in_order(tiles: int, shape: tuple[int, int, int]) -> None:
     """The scan of positions finds no gap, no repetition and no inversion."""
     size = math.prod(shape)

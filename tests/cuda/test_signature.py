@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from detmode.cuda import host, launch, launch_blocks
+from detmode.cuda import host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.cuda.source import CompileError
 from tests.shared.cuda_sources import KERNELS, WARP, source_in
@@ -140,24 +140,6 @@ def test_what_is_no_tensor(wrong: object) -> None:
     assert output == 2
 
 
-def test_tensors_of_two_devices() -> None:
-    """They are refused by name before anything runs."""
-    with (
-        mock.patch.object(LAUNCH, "_start") as started,
-        pytest.raises(RuntimeError, match=r"scale<float>\(\): Expected all tensors to be on"),
-    ):
-        launch(KERNELS, "scale<float>", 1, **FITTING | {"output": Elsewhere()})
-    started.assert_not_called()
-
-
-class Elsewhere(torch.Tensor):
-    """A tensor that says that it is on a GPU."""
-
-    def get_device(self) -> int:
-        """Return the number of the GPU."""
-        return 0
-
-
 def test_pointers_without_tensors() -> None:
     """They are null; a launch has at least one that is not."""
     values = {"anything": X[1:], "output": X, "flag": True, "real": 2.5, "whole": -5}
@@ -168,32 +150,6 @@ def test_pointers_without_tensors() -> None:
         assert (tensors[0], tensors[1], first) == (None, X, X)
         with pytest.raises(ValueError, match="a launch needs at least one tensor"):
             launch(WARP, "kinds", 1, input=None, **values | {"anything": None, "output": None})
-
-
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ((1, 2**16), "grid must be below"),
-        ((1, 1, 2**16), "grid must be below"),
-        ((2**31, 1, 1), "grid must be below"),
-        (2**31, "grid must be below"),
-        ((1, -1, 1), "grid must not be negative"),
-        (-1, "grid must not be negative"),
-    ],
-)
-def test_grids_that_no_gpu_launches(grid: int | tuple[int, ...], message: str) -> None:
-    """They are refused; what is just below is not, and an empty grid runs nothing."""
-    arguments = {"output": torch.zeros(4, dtype=torch.int64), "both": Mixed(1, 2, 3.0), "after": 9}
-    with pytest.raises(ValueError, match=rf"launch_blocks\(\): {message}"):
-        launch_blocks(WARP, "by_value", grid, 1, **arguments)
-    with pytest.raises(ValueError, match="block must hold 1 to 1024 threads"):
-        launch_blocks(WARP, "by_value", 1, 2048, **arguments)
-    with pytest.raises(ValueError, match="threads must not be negative, but got -1"):
-        launch(WARP, "by_value", -1, **arguments)
-    launch_blocks(WARP, "by_value", (2**31 - 1, 2**16 - 1, 0), 1, **arguments)
-    assert not arguments["output"].any()
-    launch_blocks(WARP, "by_value", (1, 1), (2, 1), **arguments)
-    assert arguments["output"].tolist() == [1, 2, 12, 9]
 
 
 def test_declarations() -> None:

@@ -11,10 +11,7 @@ from detmode.verify.claims import same_bits
 from tests.shared import needs
 from tests.shared.gpu_calls import substituted
 
-pytestmark = [
-    pytest.mark.cuda,
-    needs.compiler,
-]
+pytestmark = [pytest.mark.cuda, needs.compiler]
 
 
 def takes_functions_of_the_library(case: Case) -> bool:

@@ -21,8 +21,9 @@ from tests.shared.selection import (
 from tests.shared.strategies import planned_with
 
 GROUPS = grouped(cases())
-ONCE = grouped(once(cases()))
-RACED = GROUPS if PROFILE.thorough else grouped(todays_forms(once(cases())))
+# Of families some each day: both are about each kernel, which is compiled for the first.
+ONCE = todays_forms(grouped(once(cases())))
+RACED = GROUPS if PROFILE.thorough else ONCE
 # The function of this name hides its module.
 launching = sys.modules["detmode.cuda.launch"]
 

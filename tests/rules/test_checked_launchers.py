@@ -32,8 +32,8 @@ REFUSED_IN_PYTHON = (
 """Of calls that ATen's kernels take."""
 CRASHES = re.compile(r"fractional_max_pool2d_backward\S* .*output_size \[\]$")
 """Calls that PyTorch reads beyond the end of, with or without detmode."""
-SHARES = 1 if PROFILE.thorough else 3
-"""Of how many shares of the calls a run makes one."""
+SHARES = 1 if PROFILE.thorough else 7
+"""Of how many shares of the calls like one a run makes one."""
 
 
 def changed(value: object) -> Iterator[tuple[str, Any]]:
@@ -100,7 +100,8 @@ def calls_of(family: str) -> Iterator[tuple[str, Handled]]:
         if sum(each.numel() for each in given.values() if isinstance(each, Tensor)) > 5000:
             continue
         for overload in overloads(case.sample):
-            for how, arguments in calls_like(overload.signature.bind((), given)):
+            like = calls_like(overload.signature.bind((), given))
+            for how, arguments in todays_share(like, SHARES):
                 call = Handled(overload, (), arguments, "cuda")
                 action = call.rule.action if call.rule else None
                 if isinstance(action, Substitute) and action.raises_like_aten:
@@ -138,7 +139,7 @@ def test_what_pytorch_refuses_is_refused(family: str, monkeypatch: pytest.Monkey
     )
     monkeypatch.setattr(positions, "out_of_range", lambda *_, **__: None)
     wrong, seen = [], 0
-    for what, call in todays_share(calls_of(family), SHARES):
+    for what, call in calls_of(family):
         seen += 1
         if CRASHES.search(what):
             continue

@@ -9,7 +9,7 @@ import pytest
 from detmode.cuda import rows
 from detmode.cuda.source import Source, compile_for
 from tests.shared import needs
-from tests.shared.selection import PROFILE, families
+from tests.shared.selection import PROFILE, families, todays_forms
 
 PACKAGES = (rows, *families().values())
 ARCHITECTURES = ("sm_90", "sm_75", "sm_80", "sm_100")[: PROFILE.architectures]
@@ -25,18 +25,16 @@ def sources() -> list[Source]:
     return list({source.path: source for source in found}.values())
 
 
-EVERY_SOURCE = pytest.mark.parametrize(
-    ("family", "source"),
-    [
-        pytest.param(name, source, id=f"{name}-{source.path.name}")
-        for source in sources()
-        for name in (source.path.parent.name,)
-    ],
-)
+SOURCES = [
+    pytest.param(name, source, id=f"{name}-{source.path.name}")
+    for source in sources()
+    for name in (source.path.parent.name,)
+]
+EVERY_SOURCE = pytest.mark.parametrize(("family", "source"), SOURCES)
 
 
 @needs.nvrtc
-@EVERY_SOURCE
+@pytest.mark.parametrize(("family", "source"), todays_forms(SOURCES))
 def test_every_kernel_compiles(family: str, source: Source) -> None:
     """NVRTC takes every kernel, by one name expression each, for the oldest architecture."""
     first = {entry.partition("<")[0]: entry for entry in reversed(source.entries)}

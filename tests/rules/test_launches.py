@@ -19,7 +19,7 @@ from detmode.table.inputs import sparse_matrix
 from detmode.table.samples import Maker
 from detmode.verify.cases import Case, call
 from tests.shared import needs
-from tests.shared.selection import Group, cases, check_each, grouped, once
+from tests.shared.selection import Group, cases, check_each, grouped, once, todays_forms
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 
@@ -108,7 +108,7 @@ DELIVERS = "aten::adaptive_avg_pool3d_backward.grad_input"
 
 
 @needs.compiler
-@pytest.mark.parametrize("group", [g for g in ONCE if g.family not in SPARSE], ids=str)
+@pytest.mark.parametrize("group", todays_forms(g for g in ONCE if g.family not in SPARSE), ids=str)
 def test_memory_is_not_filled(group: Group) -> None:
     """PyTorch's flag has no memory filled that a launcher writes, or copies a tensor to."""
 

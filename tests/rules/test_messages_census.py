@@ -107,68 +107,68 @@ CALLS: dict[tuple[str, str], dict[str, Call]] = {
         "interpolate-area": lambda: interpolate("area", 2),
     },
     ("adaptive_avg_pool3d_backward_cuda", "_adaptive_avg_pool3d_backward.default"): {
-        "AdaptiveAvgPool3d": lambda: nn.AdaptiveAvgPool3d(3)(leaf(1, 1, 4, 4, 4)),
+        "AdaptiveAvgPool3d": lambda: nn.AdaptiveAvgPool3d(3)(leaf(1, 1, 4, 4, 4))
     },
     ("adaptive_avg_pool3d_backward_out_cuda", "adaptive_avg_pool3d_backward.grad_input"): {
         "adaptive_avg_pool3d_backward.grad_input": lambda: to_grad_input(
             aten.adaptive_avg_pool3d_backward, torch.ones(1, 1, 3, 3, 3), torch.ones(1, 1, 4, 4, 4)
-        ),
+        )
     },
     ("adaptive_max_pool2d_backward_cuda", "adaptive_max_pool2d_backward.default"): {
         "AdaptiveMaxPool2d": lambda: nn.AdaptiveMaxPool2d(3)(leaf(1, 1, 4, 4)),
         "AdaptiveMaxPool1d": lambda: nn.AdaptiveMaxPool1d(3)(leaf(1, 1, 4)),
     },
     ("avg_pool3d_backward_cuda", "avg_pool3d_backward.default"): {
-        "AvgPool3d": lambda: nn.AvgPool3d(2)(leaf(1, 1, 4, 4, 4)),
+        "AvgPool3d": lambda: nn.AvgPool3d(2)(leaf(1, 1, 4, 4, 4))
     },
     ("max_pool3d_with_indices_backward_cuda", "max_pool3d_with_indices_backward.default"): {
-        "MaxPool3d": lambda: nn.MaxPool3d(3)(leaf(1, 1, 5, 5, 5)),
+        "MaxPool3d": lambda: nn.MaxPool3d(3)(leaf(1, 1, 5, 5, 5))
     },
     ("max_pool3d_with_indices_backward_out_cuda", "max_pool3d_with_indices_backward.grad_input"): {
         "max_pool3d_with_indices_backward.grad_input": lambda: to_grad_input(
             aten.max_pool3d_with_indices_backward, *pooled(3)
-        ),
+        )
     },
     ("fractional_max_pool2d_backward_cuda", "fractional_max_pool2d_backward.default"): {
-        "FractionalMaxPool2d": lambda: nn.FractionalMaxPool2d(2, 3)(leaf(1, 1, 5, 5)),
+        "FractionalMaxPool2d": lambda: nn.FractionalMaxPool2d(2, 3)(leaf(1, 1, 5, 5))
     },
     ("fractional_max_pool2d_backward_cuda", "fractional_max_pool2d_backward.grad_input"): {
         "fractional_max_pool2d_backward.grad_input": lambda: to_grad_input(
             aten.fractional_max_pool2d_backward, *fractional(2)
-        ),
+        )
     },
     ("fractional_max_pool3d_backward_cuda", "fractional_max_pool3d_backward.default"): {
-        "FractionalMaxPool3d": lambda: nn.FractionalMaxPool3d(2, 3)(leaf(1, 1, 5, 5, 5)),
+        "FractionalMaxPool3d": lambda: nn.FractionalMaxPool3d(2, 3)(leaf(1, 1, 5, 5, 5))
     },
     ("fractional_max_pool3d_backward_out_cuda", "fractional_max_pool3d_backward.grad_input"): {
         "fractional_max_pool3d_backward.grad_input": lambda: to_grad_input(
             aten.fractional_max_pool3d_backward, *fractional(3)
-        ),
+        )
     },
     ("max_unpooling2d_forward_out", "max_unpool2d.default"): {
         "MaxUnpool1d": lambda: nn.MaxUnpool1d(2)(torch.randn(1, 1, 4), zeros(1, 1, 4)),
         "MaxUnpool2d": lambda: nn.MaxUnpool2d(2)(torch.randn(1, 1, 4, 4), zeros(1, 1, 4, 4)),
     },
     ("max_unpooling3d_forward_out", "max_unpool3d.default"): {
-        "MaxUnpool3d": lambda: nn.MaxUnpool3d(2)(torch.randn(1, 1, 2, 2, 2), zeros(1, 1, 2, 2, 2)),
+        "MaxUnpool3d": lambda: nn.MaxUnpool3d(2)(torch.randn(1, 1, 2, 2, 2), zeros(1, 1, 2, 2, 2))
     },
     ("embedding_bag_backward_cuda_max", "_embedding_bag_backward.default"): {
-        "EmbeddingBag-max": lambda: nn.EmbeddingBag(5, 3, mode="max")(zeros(2, 4)),
+        "EmbeddingBag-max": lambda: nn.EmbeddingBag(5, 3, mode="max")(zeros(2, 4))
     },
     ("grid_sampler_2d_backward_cuda", "grid_sampler_2d_backward.default"): {
         "grid_sample-2d": lambda: F.grid_sample(
             leaf(1, 1, 4, 4), leaf(1, 5, 5, 2), align_corners=False
-        ),
+        )
     },
     ("grid_sampler_3d_backward_cuda", "grid_sampler_3d_backward.default"): {
         "grid_sample-3d": lambda: F.grid_sample(
             leaf(1, 1, 4, 4, 4), leaf(1, 5, 5, 5, 3), align_corners=False
-        ),
+        )
     },
     ("cudnn_grid_sampler_backward", "cudnn_grid_sampler_backward.default"): {
         "cudnn_grid_sampler_backward": lambda: aten.cudnn_grid_sampler_backward(
             torch.ones(1, 1, 4, 4), torch.ones(1, 5, 5, 2), torch.ones(1, 1, 5, 5)
-        ),
+        )
     },
     ("index_reduce_cuda", "index_reduce_.default"): {
         name: call
@@ -180,7 +180,7 @@ CALLS: dict[tuple[str, str], dict[str, Call]] = {
     },
     ("ctc_loss_backward_gpu", "_ctc_loss_backward.default"): {"ctc_loss": lambda: ctc(tuple)},
     ("ctc_loss_backward_gpu", "_ctc_loss_backward.Tensor"): {
-        "ctc_loss-tensors": lambda: ctc(torch.tensor),
+        "ctc_loss-tensors": lambda: ctc(torch.tensor)
     },
     ("nll_loss2d_forward_out_cuda_template", "nll_loss2d_forward.default"): {
         "CrossEntropyLoss": lambda: nn.CrossEntropyLoss()(leaf(1, 3, 4, 4), zeros(1, 4, 4)),
@@ -219,16 +219,16 @@ CALLS: dict[tuple[str, str], dict[str, Call]] = {
         "histc-empty": lambda: torch.histc(torch.randn(0), max=1),
     },
     ("_bincount_cuda", "bincount.default"): {
-        "bincount-weights": lambda: torch.bincount(zeros(9), torch.randn(9)),
+        "bincount-weights": lambda: torch.bincount(zeros(9), torch.randn(9))
     },
     ("median CUDA with indices output", "median.dim"): {
-        "median-dim": lambda: torch.median(torch.randn(3, 3), 0),
+        "median-dim": lambda: torch.median(torch.randn(3, 3), 0)
     },
     ("median CUDA with indices output", "nanmedian.dim"): {
-        "nanmedian-dim": lambda: torch.nanmedian(torch.randn(3, 3), 0),
+        "nanmedian-dim": lambda: torch.nanmedian(torch.randn(3, 3), 0)
     },
     ("median CUDA with indices output", "median.dim_values"): {
-        "median-out": lambda: torch.median(torch.randn(3, 3), 0, out=(torch.empty(3), zeros(3))),
+        "median-out": lambda: torch.median(torch.randn(3, 3), 0, out=(torch.empty(3), zeros(3)))
     },
     **{
         (f"upsample_{name}_backward_out_cuda", f"{private}upsample_{name}_backward.default"): {
@@ -252,7 +252,7 @@ CALLS: dict[tuple[str, str], dict[str, Call]] = {
     ("quantized_resize_cpu_", "resize_.default"): {
         "quantized-resize_": lambda: torch._empty_affine_quantized(
             [4], scale=1.0, zero_point=0, dtype=torch.quint8
-        ).resize_(9),
+        ).resize_(9)
     },
 }
 """By PyTorch's caller name, and the overload that alerts, the calls that people make."""

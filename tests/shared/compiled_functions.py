@@ -152,9 +152,7 @@ add("index_put-last", lambda x, i, v: x.index_put((i,), v), _rows)
 add("unsafe_index", lambda x, i, v: torch._unsafe_index(x, [i]) * v, _rows)
 add("unsafe_index_put-last", lambda x, i, v: torch._unsafe_index_put(x * 2, [i], v), _rows)
 add(
-    "unsafe_masked_index",
-    lambda x, i, v: torch._unsafe_masked_index(x, v > 0, [i], 0.0) * v,
-    _rows,
+    "unsafe_masked_index", lambda x, i, v: torch._unsafe_masked_index(x, v > 0, [i], 0.0) * v, _rows
 )
 add("index_add", lambda x, i, v: x.index_add(0, i, v), _rows)
 add("index_copy", lambda x, i, v: x.index_copy(0, i[:8], v[:8]), _rows)

@@ -10,11 +10,20 @@ from detmode import RUN_TO_RUN, Rule, RuleTable, Substitute, default_rules
 from detmode.cuda import Source, accumulator_buffers, ctype, empty_like, host, launch
 from detmode.cuda.signature import kernels_of
 from detmode.table.conditions import COMPLEX, FLOATING, INTEGRAL, argument, on
+from tests.shared.selection import PROFILE
 
 
 def names(*dtypes: torch.dtype) -> tuple[str, ...]:
     """The C++ types of dtypes."""
     return tuple(map(ctype, dtypes))
+
+
+class Together(Source):
+    """A source of short kernels, which take no longer to compile for all dtypes than for each."""
+
+    def together(self, entry: str) -> tuple[str, ...]:
+        """Of all dtypes."""
+        return self.entries
 
 
 def source(file: str, **templates: Iterable[str]) -> Source:
@@ -25,7 +34,7 @@ def source(file: str, **templates: Iterable[str]) -> Source:
         for kernel in kernels
         for given in templates.get(kernel, ("",))
     ]
-    return Source(__file__, file, entries)
+    return Together(__file__, file, entries)
 
 
 SINGLE_AND_DOUBLE = names(torch.float32, torch.float64)
@@ -47,7 +56,6 @@ WARP = source("warp.cu")
 CROWD = source("crowd.cu")
 PRIMITIVES = source(
     "primitives.cu",
-    row_sum=["float, 32", "float, 256", "double, 96", "complex<float>, 64"],
     reduce_in_order=["32", "96", "1024"],
     segment_sum=["float, 8", "float, 64", "double, 64"],
     segment_runs=["float, 8", "float, 64", "double, 64"],
@@ -58,15 +66,9 @@ PRIMITIVES = source(
     quotients=["int32_t", "int64_t"],
     divided_sums=SINGLE_AND_DOUBLE,
     compensated=SINGLE_AND_DOUBLE,
-    chosen=["float, 1, int64_t", "float, 3, int64_t", "float, 3, int32_t"],
-    elect=["int32_t", "int64_t"],
 )
 REDUCTIONS = source(
-    "reductions.cu",
-    row_product=REAL,
-    radix_keys=REAL,
-    extremum_observe=REAL,
-    extremum_finish=REAL,
+    "reductions.cu", row_product=REAL, radix_keys=REAL, extremum_observe=REAL, extremum_finish=REAL
 )
 EXPONENTIAL = source(
     "exponential.cu",
@@ -167,8 +169,8 @@ def pattern(tensor: Tensor) -> bytes:
     return tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
 
-SCHEDULES = (None, *range(20))
-"""Program order and twenty shuffled schedules."""
+SCHEDULES = (None, *range(PROFILE.schedules))
+"""Program order and shuffled schedules."""
 
 
 def in_every_schedule(run: Callable[[], Tensor], seeds: Iterable[int | None] = SCHEDULES) -> Tensor:

@@ -9,9 +9,30 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from detmode.table.conditions import COMPLEX, FLOATING
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import same_bits
 
-DTYPES = st.sampled_from(FLOATING + COMPLEX)
+DTYPES = st.sampled_from(todays_dtypes(FLOATING + COMPLEX))
+
+
+def nearest(exact: Fraction, dtype: torch.dtype) -> float:
+    """The value of `dtype` nearest to `exact`, ties to even, found without floating-point sums."""
+    precision, smallest, largest = {
+        torch.float16: (11, -14, 15),
+        torch.bfloat16: (8, -126, 127),
+        torch.float32: (24, -126, 127),
+        torch.float64: (53, -1022, 1023),
+    }[dtype]
+    if exact == 0:
+        return 0.0
+    magnitude = abs(exact)
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    if Fraction(2) ** exponent > magnitude:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, smallest) - precision + 1)
+    rounded = round(magnitude / unit) * unit
+    value = math.inf if rounded >= Fraction(2) ** (largest + 1) else float(rounded)
+    return value if exact > 0 else -value
 
 
 def by_destination(

@@ -15,10 +15,7 @@ from detmode.table.rule_table import resolve
 from detmode.verify.cases import Case, call, cases, tensors_of
 from tests.shared import needs
 
-DEVICES = (
-    pytest.param("cpu", marks=needs.compiler),
-    pytest.param("cuda", marks=pytest.mark.cuda),
-)
+DEVICES = (pytest.param("cpu", marks=needs.compiler), pytest.param("cuda", marks=pytest.mark.cuda))
 """The host runner and the GPU, for tests that say something on both."""
 CYCLES = 20_000_000
 """About 10 ms of a GPU: longer than the host takes for a call and what is around it."""

@@ -1,12 +1,11 @@
 // Launches of the primitives in detmode/cuda/include, for their tests.
 #include "accumulator.cuh"
 #include "block_reduce.cuh"
-#include "chosen_windows.cuh"
 #include "compensated_sum.cuh"
 #include "crowd.cuh"
 #include "dtype.cuh"
+#include "index_type.cuh"
 #include "look_back.cuh"
-#include "owner.cuh"
 #include "segment_reduce.cuh"
 
 template <typename scalar_t>
@@ -17,16 +16,6 @@ struct sum_op {
   // Adding -0.0 keeps every value, a -0.0 too; adding +0.0 would not.
   static __device__ __forceinline__ scalar_t identity() { return -scalar_t(0); }
 };
-
-// Block b reduces the elements of its row, one to a thread.
-template <typename scalar_t, int threads>
-__global__ void row_sum(const scalar_t* __restrict__ input, scalar_t* __restrict__ output,
-                        int64_t columns) {
-  int64_t column = threadIdx.x;
-  scalar_t value = column < columns ? input[blockIdx.x * columns + column] : scalar_t(0);
-  scalar_t total = block_reduce<threads>(value, sum_op<scalar_t>(), scalar_t(0));
-  if (threadIdx.x == 0) output[blockIdx.x] = total;
-}
 
 struct Concatenation {
   int first, last;
@@ -108,13 +97,6 @@ __global__ void segment_runs(const int64_t* __restrict__ keys, const scalar_t* _
     segment_run<piece>(static_cast<int32_t>(i / columns), static_cast<int32_t>(n),
                        segment_sums<scalar_t>{keys, values, carry_keys, carry_values, output,
                                               i % columns, columns});
-  }
-}
-
-template <typename owner_t>
-__global__ void elect(const int64_t* __restrict__ index, owner_t* __restrict__ owners, int64_t n) {
-  for (int64_t i = thread_index(); i < n; i += thread_count()) {
-    elect_last(owners, index[i], static_cast<owner_t>(i));
   }
 }
 
@@ -202,19 +184,6 @@ __global__ void compensated(const acc_t* __restrict__ values, acc_t* __restrict_
   total[0] = sum.rounded();
   shares[0] = sum_of_shares.rounded();
   shares[1] = sum.divided_by(by);
-}
-
-// Every `step`-th window of each axis counts, wherever it points.
-template <typename scalar_t, int per_thread, typename index_t>
-__global__ void chosen(const scalar_t* __restrict__ grad_output,
-                       const int64_t* __restrict__ indices, scalar_t* __restrict__ grad_input,
-                       pooled_shape shape, int64_t step) {
-  const index_t out[3] = {static_cast<index_t>(shape.t_out), static_cast<index_t>(shape.h_out),
-                          static_cast<index_t>(shape.w_out)};
-  gather_chosen<per_thread, index_t>(grad_output, indices, grad_input, shape,
-                                     [&](int axis, index_t) -> window_range<index_t> {
-                                       return {0, out[axis], static_cast<index_t>(step)};
-                                     });
 }
 
 // Each thread adds a pair at its target; those of a warp may add theirs among themselves.

@@ -8,15 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detmode import (
-    GPU_TO_GPU,
-    RUN_TO_RUN,
-    DeterministicMode,
-    Native,
-    Rule,
-    RuleTable,
-    Substitute,
-)
+from detmode import GPU_TO_GPU, RUN_TO_RUN, DeterministicMode, Native, Rule, RuleTable, Substitute
 
 NAMESPACE = "detmode_mode_test"
 

@@ -36,6 +36,7 @@ class Profile:
         schedules: the host runner's, by which a claim about bits is checked in float32 ...
         other_schedules: ... and in any other dtype.
         dtypes: in how many of its dtypes a sample runs.
+        other_dtypes: beside float32, of the dtypes one in so many is looked at each day.
         operators: of PyTorch's operators with sample inputs, one in so many runs them each day.
         operator_samples: of how many of its samples each compares the bits without a mode.
         operator_dtypes: in how many dtypes.
@@ -55,6 +56,7 @@ class Profile:
     schedules: int
     other_schedules: int
     dtypes: int = ALL
+    other_dtypes: int = 1
     operators: int = 1
     operator_samples: int = 3
     operator_dtypes: int = 3
@@ -82,6 +84,8 @@ PROFILES = {
         schedules=8,
         other_schedules=4,
         dtypes=1,
+        # A kernel is compiled for each dtype.
+        other_dtypes=3,
         operators=7,
         thorough=False,
         forms=5,
@@ -151,14 +155,38 @@ def limit(*, family: str | None, case: str | None) -> None:
     _limits.update(family=family, case=case)
 
 
+def _is_limited() -> bool:
+    return any(limit is not None for limit in _limits.values())
+
+
 def todays_forms(values: Iterable[T]) -> list[T]:
     """Of what one claim is checked on those that the profile looks at, such as programs or models.
 
     At least one each day; all of them if a family or a case is asked for.
     """
     values = list(values)
-    is_limited = any(limit is not None for limit in _limits.values())
-    return list(todays_share(values, 1 if is_limited else min(PROFILE.forms, len(values))))
+    return list(todays_share(values, 1 if _is_limited() else min(PROFILE.forms, len(values))))
+
+
+DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float64),
+    *(torch.complex64, torch.complex128, torch.bool),
+    *(torch.int64, torch.int32, torch.uint8, torch.int8, torch.int16),
+)
+"""Dtypes beside float32, so that each day has others of each kind."""
+
+
+def todays_dtypes(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:
+    """Of dtypes float32, and those of the others that the profile looks at today, if any are.
+
+    Else the first; all of them if a family or a case is asked for.
+    """
+    every, left_out = list(dtypes), _left_out()
+    return [dtype for dtype in every if dtype not in left_out] or every[:1]
+
+
+def _left_out() -> set[torch.dtype]:
+    return {*DTYPES}.difference(todays_share(DTYPES, 1 if _is_limited() else PROFILE.other_dtypes))
 
 
 def families() -> dict[str, ModuleType]:
@@ -183,7 +211,7 @@ def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
     """Of all cases those that the profile looks at; all, if a case is asked for.
 
     A sample runs in float32 and then in what its operator ran in least, of equals in another one
-    each day; and an operator in all it takes, each by another sample each day.
+    each day; and an operator in all that it takes of today's, each by another sample each day.
     """
     if _limits["case"] is not None:
         return tuple(every)
@@ -197,7 +225,9 @@ def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
         kept.add(case)
         runs[case.sample.op, case.dtype] += 1
 
-    for group in by_sample.values():
+    for sampled in by_sample.values():
+        todays = todays_dtypes(case.dtype for case in sampled)
+        group = [case for case in sampled if case.dtype in todays]
         first = SHARE % len(group)
         group[:] = [*group[first:], *group[:first]]
         group.sort(key=lambda each: runs[each.sample.op, each.dtype])
@@ -205,8 +235,9 @@ def chosen(every: Sequence[Case]) -> tuple[Case, ...]:
         for case in group[: PROFILE.dtypes]:
             keep(case)
     by_dtype: dict[tuple[str, torch.dtype], list[Case]] = defaultdict(list)
+    left_out = _left_out()
     for case in every:
-        if not runs[case.sample.op, case.dtype]:
+        if not runs[case.sample.op, case.dtype] and case.dtype not in left_out:
             by_dtype[case.sample.op, case.dtype].append(case)
     for group in by_dtype.values():
         keep(group[SHARE % len(group)])

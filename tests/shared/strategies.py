@@ -14,12 +14,16 @@ from detmode.cuda import host
 from detmode.cuda.rows.shapes import KEYS
 from detmode.cuda.rows.shares import PER_THREAD, Share
 from detmode.mode import plans
+from detmode.table.conditions import FLOATING
 from detmode.table.inputs import back_to_front, channels_last, shifted
 from detmode.table.samples import Maker
 from detmode.verify import claims
 from detmode.verify.cases import tensors_of
+from tests.shared.selection import todays_dtypes
 
 SEEDS = st.integers(0, 2**32 - 1)
+FLOATS = st.sampled_from(todays_dtypes(FLOATING))
+SINGLE_OR_DOUBLE = st.sampled_from(todays_dtypes([torch.float32, torch.float64]))
 SHARES = st.builds(Share, st.sampled_from([1, PER_THREAD]), st.sampled_from(KEYS))
 SPECIAL = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-45)
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
@@ -35,11 +35,7 @@ for _row in _ALERTS["rows"]:
         FACTS[_version].setdefault(_row["library"], []).extend(_row["callers"])
 
 _ENVIRONMENTS: tuple[dict[str, str | None], ...] = (
-    {
-        "CUBLAS_WORKSPACE_CONFIG": None,
-        "NCCL_ALGO": None,
-        "CAUSAL_CONV1D_DETERMINISTIC": None,
-    },
+    {"CUBLAS_WORKSPACE_CONFIG": None, "NCCL_ALGO": None, "CAUSAL_CONV1D_DETERMINISTIC": None},
     {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         "NCCL_ALGO": "^NVLS,NVLSTree",
@@ -88,23 +84,28 @@ def label(rule: Rule) -> str:
 @cache
 def met() -> dict[Rule, list[tuple[Sample, torch.dtype]]]:
     """Of each row the samples that meet it, in any version and setting in which the row holds."""
-    found: dict[Rule, list[tuple[Sample, torch.dtype]]] = {row.rule: [] for row in rows()}
+    in_versions = [chains(version) for version in VERSIONS]
+
+    def chains_of(op: str) -> Iterable[list[Row]]:
+        every = (by_op.get(full_name(op), []) for by_op in in_versions)
+        return {tuple(map(id, chain)): chain for chain in every}.values()
+
+    found: dict[Rule, dict[tuple[int, torch.dtype], tuple[Sample, torch.dtype]]]
+    found = {row.rule: {} for row in rows()}
     calls = [
-        (sample, dtype, _call(sample, dtype))
+        (sample, dtype, _call(sample, dtype), chains_of(sample.op))
         for family in selection.families()
         for sample in samples_of(family).cases
         for dtype in sample.dtypes
     ]
     for environment, fill, on in product(_ENVIRONMENTS, (True, False), (True, False)):
         with _settings(environment, fill, on):
-            for version in VERSIONS:
-                by_op = chains(version)
-                for sample, dtype, call in calls:
-                    chain = by_op.get(full_name(sample.op), ())
+            for sample, dtype, call, of_versions in calls:
+                for chain in of_versions:
                     row = next((row for row in chain if row.rule.when(call)), None)
-                    if row is not None and (sample, dtype) not in found[row.rule]:
-                        found[row.rule].append((sample, dtype))
-    return found
+                    if row is not None:
+                        found[row.rule][id(sample), dtype] = sample, dtype
+    return {rule: [*samples.values()] for rule, samples in found.items()}
 
 
 def _call(sample: Sample, dtype: torch.dtype) -> Call:

@@ -37,9 +37,7 @@ from tests.shared import needs
 
 # A case of the family `scatter` in name only: what "the substitute" gives is set by each test.
 SAMPLE = Sample(
-    name="sums",
-    op="aten::cumsum",
-    make=lambda make: {"self": make.normal(3, 40), "dim": 1},
+    name="sums", op="aten::cumsum", make=lambda make: {"self": make.normal(3, 40), "dim": 1}
 )
 CASE = Case("scatter", SAMPLE, torch.float32, GPU_TO_GPU)
 

@@ -17,12 +17,7 @@ from detmode.rules.scatter_assign.launch import scatter
 from detmode.table.inputs import back_to_front, shifted
 from detmode.table.samples import Maker
 from tests.shared import destinations, last_wins, needs
-from tests.shared.strategies import (
-    SEEDS,
-    in_place_and_not,
-    in_schedules,
-    same_bits,
-)
+from tests.shared.strategies import SEEDS, in_place_and_not, in_schedules, same_bits
 
 pytestmark = needs.compiler
 

@@ -16,6 +16,7 @@ from detmode.rules.scatter.launch import scatter
 from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import in_schedules, same_bits
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
@@ -25,9 +26,12 @@ SMALL = {"THREADS": 64, "LEAST_SHARE": 100, "SHARES": 1, "FEWEST_BLOCKS": 1}
 
 
 @needs.compiler
-@pytest.mark.parametrize("special", [False, True], ids=["finite", "special"])
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
-@pytest.mark.parametrize("shape", [Rows(1, 1999, 1, 7), Rows(2, 333, 3, 5, wraps=True)], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
+@pytest.mark.parametrize(
+    ("shape", "special"),
+    [(Rows(1, 799, 1, 7), False), (Rows(2, 133, 3, 5, wraps=True), True)],
+    ids=["finite", "special"],
+)
 def test_bits_are_those_of_sums_in_memory(shape: Rows, dtype: torch.dtype, special: bool) -> None:
     """In any schedule, with factors, without initial values, for means; NaNs and infinities too."""
     maker = Maker(dtype, seed=shape.rows)
@@ -52,7 +56,7 @@ def test_bits_are_those_of_sums_in_memory(shape: Rows, dtype: torch.dtype, speci
 
             in_memory = add(Way.SINGLY)
             assert same_bits(in_schedules(lambda add=add: add(Way.IN_BLOCKS), 3), in_memory)
-            if dtype in (F32, C128):
+            if dtype in (F32, C128) and how is options[-1]:
                 with host.check_races():
                     add(Way.IN_BLOCKS)
 

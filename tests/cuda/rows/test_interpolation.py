@@ -16,14 +16,13 @@ from detmode.cuda.rows import interpolation as gather
 from detmode.rules.upsample import RULES as INTERPOLATION
 from detmode.rules.upsample.launch import LINEAR
 from detmode.rules.upsample_aa import RULES as ANTIALIASED
-from detmode.table.conditions import FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.rule import Substitute
 from detmode.table.rule_table import resolve
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
-from tests.shared.strategies import ANY_LAYOUT, SEEDS
+from tests.shared.strategies import ANY_LAYOUT, FLOATS, SEEDS
 
 SUBSTITUTES = {
     rule.op: rule.action.function
@@ -48,7 +47,7 @@ def calls(draw: st.DrawFn, op: str) -> dict[str, Any]:
     sizes = st.one_of(st.integers(1, 5), st.integers(1, LONGEST[dims]))
     batch = [draw(st.integers(0, 2)), draw(st.sampled_from([1, 2, 3, 5, 16, 18]))]
     size, out = [draw(sizes) for _ in range(dims)], [draw(sizes) for _ in range(dims)]
-    maker = Maker(draw(st.sampled_from(FLOATING)), seed=draw(SEEDS))
+    maker = Maker(draw(FLOATS), seed=draw(SEEDS))
     layout = draw(st.one_of(ANY_LAYOUT, st.just(unaligned)))
     given = [
         # floor(i * scale) == o, as where the output's size comes from the scale.

@@ -15,6 +15,7 @@ from detmode.rules.reflection_pad import launch as reflection_pad
 from detmode.rules.replication_pad import launch as replication_pad
 from tests.shared import needs
 from tests.shared.exact_sums import DTYPES, assert_exact
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import SEEDS, SHARES, in_schedules, tensors
 
 pytestmark = needs.compiler
@@ -115,7 +116,7 @@ def test_gradients_that_do_not_fit(kind: tuple[str, int]) -> None:
             function(torch.ones(padded(shape, wide)), self, wide)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes([torch.float16, torch.float32, torch.complex64]))
 def test_replication_of_one_element(dtype: torch.dtype) -> None:
     """A warp adds a long run as accurately as one thread a short one."""
     shape, padding = (2, 1, 1), [2500, 1700]

@@ -23,11 +23,11 @@ from detmode.rules.max_pool3d import launch as max_pool3d
 from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.strategies import LAYOUTS, SEEDS, SHARES, in_schedules, same_bits, tensors
+from tests.shared.selection import todays_dtypes
+from tests.shared.strategies import FLOATS, LAYOUTS, SEEDS, SHARES, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
 
-DTYPES = st.sampled_from(FLOATING)
 sizes = st.one_of(st.integers(1, 9), st.integers(1, 4), st.sampled_from([1, 16, 63]))
 leading = st.lists(st.integers(1, 11), min_size=1, max_size=2)
 strides = st.one_of(st.just([]), st.lists(st.integers(1, 7), min_size=3, max_size=3))
@@ -83,7 +83,7 @@ def assert_close_to_exact(
     assert (error[finite] <= bound[finite]).all(), (error - bound)[finite].max()
 
 
-@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=FLOATS)
 def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
     """Within the bound of float64, the bits of any schedule, ATen's memory format."""
     axes = st.lists(sizes, min_size=spatial, max_size=spatial)
@@ -105,7 +105,7 @@ def test_adaptive_avg_pool(data: st.DataObject, spatial: int, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("counts_padding", [False, True])
-@given(data=st.data(), dtype=DTYPES)
+@given(data=st.data(), dtype=FLOATS)
 def test_avg_pool3d(counts_padding: bool, data: st.DataObject, dtype: torch.dtype) -> None:
     """Within the bound of float64, the bits of any schedule, contiguous as on CUDA."""
     draw, planes = data.draw, data.draw(leading)
@@ -162,7 +162,7 @@ def assert_chosen(
     assert not (got.signbit() & (got == 0)).any(), "sums start from +0.0"
 
 
-@given(data=st.data(), dtype=DTYPES)
+@given(data=st.data(), dtype=FLOATS)
 def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     """Every gradient is added where the forward's index says."""
     draw, planes = data.draw, data.draw(leading)
@@ -190,7 +190,7 @@ def test_max_pool3d(data: st.DataObject, dtype: torch.dtype) -> None:
     assert_chosen(data, *functions, self, window, indices, windows, gathers)
 
 
-@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=DTYPES)
+@given(data=st.data(), spatial=st.sampled_from([2, 3]), dtype=FLOATS)
 def test_adaptive_max_pool(data: st.DataObject, spatial: int, dtype: torch.dtype) -> None:
     """Every gradient is added where the forward's index says."""
     axes = st.lists(sizes, min_size=spatial, max_size=spatial)
@@ -227,7 +227,7 @@ def test_avg_pool3d_of_a_plane_depends_on_no_other(share: Share) -> None:
     assert same_bits(after[1:], before[1:])
 
 
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING), ids=str)
 def test_avg_pool3d_survives_a_sum_beyond_the_range(dtype: torch.dtype) -> None:
     """Finite gradients give a finite result as in ATen, if windows share a divisor."""
     self = torch.empty(1, 1, 3, 3, 3, dtype=dtype)
@@ -253,7 +253,7 @@ def test_adaptive_avg_pool_of_nothing(spatial: int) -> None:
 @pytest.mark.parametrize("most", [0, 2**40])
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last_3d], ids=str)
 @pytest.mark.parametrize("size_out", [(1, 1, 1), (2, 3, 5), (4, 4, 13)], ids=str)
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING), ids=str)
 def test_windows_that_choose_few_elements(
     dtype: torch.dtype, size_out: tuple[int, ...], format: torch.memory_format, most: int
 ) -> None:

@@ -24,6 +24,7 @@ from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import shifted
 from detmode.table.samples import Maker
 from tests.shared import exact_reductions, exact_sums, last_wins, needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import SEEDS, in_schedules, same_bits, tensors
 
 pytestmark = needs.compiler
@@ -112,12 +113,7 @@ def moves(draw: st.DrawFn, values: Any, dtype: torch.dtype) -> Move:
     seed=SEEDS,
 )
 def test_sums(
-    data: st.DataObject,
-    dtype: torch.dtype,
-    alpha: float,
-    mean: bool,
-    include_self: bool,
-    seed: int,
+    data: st.DataObject, dtype: torch.dtype, alpha: float, mean: bool, include_self: bool, seed: int
 ) -> None:
     """Sums of rows, and of integers, are exact but for their roundings, in any schedule.
 
@@ -167,7 +163,7 @@ def test_what_looks_like_a_position(dtype: torch.dtype, shape: Rows) -> None:
     """
     numbers = torch.arange(4 * shape.addends, dtype=torch.int32).view(dtype)
     out, source = numbers[: shape.destinations].clone(), numbers[: shape.addends].flip(0)
-    for seed in range(8):
+    for seed in range(3):
         index = Maker(torch.int64, seed=seed).integers(0, shape.size - 1, shape.rows)
         move = move_of(out, index, source, shape)
         with host.schedule(seed), host.check_races():
@@ -189,12 +185,7 @@ def test_dtypes_without_arithmetic(dtype: torch.dtype, way: Way) -> None:
     last_wins.assert_last_wins(found, out, move.to, source)
 
 
-@given(
-    seed=SEEDS,
-    dtype=exact_sums.DTYPES,
-    spread=st.sampled_from([1, 2, 50]),
-    mean=st.booleans(),
-)
+@given(seed=SEEDS, dtype=exact_sums.DTYPES, spread=st.sampled_from([1, 2, 50]), mean=st.booleans())
 def test_long_runs_of_duplicates(seed: int, dtype: torch.dtype, spread: int, mean: bool) -> None:
     """Several levels of carries, and the integers beside them; a mean counts across all levels."""
     move = many(dtype, seed, spread)
@@ -234,8 +225,8 @@ def test_rows_of_any_width(columns: int) -> None:
         last_wins.assert_last_wins(found, out, move.to, source)
 
 
-@pytest.mark.parametrize("copies", [1, 2, 8, 70, 700])
-@pytest.mark.parametrize("dtype", [*FLOATING, *COMPLEX], ids=str)
+@pytest.mark.parametrize("copies", [1, 8, 700])
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> None:
     """Rows of 512 bytes and more have the bits of narrow rows, in runs short and long.
 
@@ -251,13 +242,13 @@ def test_wide_rows_are_added_as_narrow_ones(dtype: torch.dtype, copies: int) -> 
         in_schedules(lambda way=way: move.run(add_rows, way), 3) for way in (Way.WIDE, Way.SORTED)
     ]
     assert same_bits(*found)
-    if dtype == torch.float32:
+    if dtype == torch.float32 and copies == 8:
         with host.check_races():
             move.run(add_rows, Way.WIDE)
 
 
 @pytest.mark.parametrize("way", [Way.FEW, Way.SORTED, Way.WIDE])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes([torch.float16, torch.bfloat16]), ids=str)
 def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
     """NaNs of any sign and payload, and infinities that cancel, sum to 0x7fff."""
     infinity = torch.tensor(torch.inf, dtype=dtype).view(torch.int16)
@@ -272,7 +263,7 @@ def test_sums_of_16_bits_have_one_nan(dtype: torch.dtype, way: Way) -> None:
 
 # A whole turn of four warps and part of another; one that ends within a warp.
 @pytest.mark.parametrize(("rows", "columns"), [(260, 1), (37, 5)])
-@pytest.mark.parametrize("dtype", FLOATING + COMPLEX, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 def test_elements_that_a_thread_takes_at_once(dtype: torch.dtype, rows: int, columns: int) -> None:
     """They have the sums of those that come one after the other, and no data race."""
     maker = Maker(dtype, seed=7)
@@ -325,7 +316,7 @@ def test_levels_of_carries(name: str) -> None:
     assert same_bits(*found)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes([torch.float32, torch.float64, torch.complex64]))
 @pytest.mark.parametrize(
     ("move_rows", "options"),
     [(add_rows, {}), (add_rows, {"mean": True, "include_self": False}), (assign_rows, {})],
@@ -396,11 +387,7 @@ def test_a_single_row_is_one_launch(by_row: bool, monkeypatch: pytest.MonkeyPatc
     index = torch.arange(1 if by_row else 300)
     move = move_of(torch.zeros(shape.destinations), index, torch.ones(shape.addends), shape)
     results = [move.run(each, None) for each in (add_rows, multiply_rows, assign_rows)]
-    assert [entry.partition("<")[0] for entry in entries] == [
-        "few_rows",
-        "few_rows",
-        "assign_last",
-    ]
+    assert [entry.partition("<")[0] for entry in entries] == ["few_rows", "few_rows", "assign_last"]
     assert [int(result.sum()) for result in results] == [shape.addends, 0, shape.addends]
     with pytest.raises(host.DeviceAssert, match=r"`in_range` failed"):
         move._replace(index=index + 400).run(add_rows, None)

@@ -27,12 +27,7 @@ REDUCTIONS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("op", REDUCTIONS)
 @given(data=st.data(), dtype=exact_reductions.DTYPES, seed=SEEDS)
 def test_reductions_are_exact(
-    op: str,
-    reduce: str,
-    include_self: bool,
-    data: st.DataObject,
-    dtype: torch.dtype,
-    seed: int,
+    op: str, reduce: str, include_self: bool, data: st.DataObject, dtype: torch.dtype, seed: int
 ) -> None:
     """But for their roundings, in any schedule, in place and not."""
     function, calls = REDUCTIONS[op]

@@ -39,7 +39,7 @@ def positions_and_order(index: Tensor, size: int) -> Tensor:
 def test_positions_are_sorted_stably(n: int, tiles: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys and the order are torch's, for every number of tiles and of bits."""
     monkeypatch.setattr("detmode.cuda.rows.sort.TILES", tiles)
-    for size in SIZES if n < TILE // 2 else (512, 100_000, 2**31 + 1):
+    for size in SIZES if n < TILE // 2 else (512, 2**31 + 1):
         for index in indices(n, size):
             sort_it = partial(positions_and_order, index, size)
             found = in_every_schedule(sort_it, (None, n))
@@ -61,7 +61,7 @@ def test_positions_that_count_from_the_end(n: int) -> None:
             sorted_positions(turned.clamp(min=first), 600, wraps=wraps)
 
 
-@pytest.mark.parametrize(("n", "size"), [(100, 2**40), (TILE, 50), (TILE + 9, 100_000)])
+@pytest.mark.parametrize(("n", "size"), [(100, 2**40), (TILE + 9, 50)])
 def test_no_data_race(n: int, size: int) -> None:
     """No two threads meet unordered, whether a block sorts alone or goes on from others."""
     index = indices(n, size)[0]

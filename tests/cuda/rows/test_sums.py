@@ -16,13 +16,7 @@ from detmode.rules.put.launch import put
 from detmode.rules.scatter.launch import scatter
 from detmode.rules.scatter_reduce.launch import scatter_reduce
 from tests.shared import destinations, exact_sums, needs
-from tests.shared.strategies import (
-    LAYOUTS,
-    SEEDS,
-    in_place_and_not,
-    same_bits,
-    tensors,
-)
+from tests.shared.strategies import LAYOUTS, SEEDS, in_place_and_not, same_bits, tensors
 
 pytestmark = needs.compiler
 

@@ -18,11 +18,10 @@ from detmode.rules.ctc_loss.launch import choose_threads, ctc_loss_backward, is_
 from detmode.table.samples import Maker
 from detmode.verify.cases import samples_of
 from tests.shared import needs
-from tests.shared.strategies import SEEDS, in_schedules
+from tests.shared.strategies import SEEDS, SINGLE_OR_DOUBLE, in_schedules
 
 pytestmark = needs.compiler
 
-FLOATS = st.sampled_from([torch.float32, torch.float64])
 INF = math.inf
 
 
@@ -101,7 +100,7 @@ def problems(draw: st.DrawFn, dtype: torch.dtype, longest: int) -> dict[str, Any
 
 # With 32 threads, a sequence has more states than a block.
 @pytest.mark.parametrize(("threads", "longest"), [(512, (0, 9)), (32, (16, 33))])
-@given(data=st.data(), dtype=FLOATS)
+@given(data=st.data(), dtype=SINGLE_OR_DOUBLE)
 def test_backward(
     data: st.DataObject, dtype: torch.dtype, threads: int, longest: tuple[int, int]
 ) -> None:

@@ -14,11 +14,10 @@ from detmode.cuda import host
 from detmode.cuda.rows.ways import Way
 from detmode.rules.embedding import launch
 from detmode.rules.embedding_bag import launch as bag
-from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, tensors
+from tests.shared.strategies import FLOATS, LAYOUTS, SEEDS, in_schedules, tensors
 
 pytestmark = needs.compiler
 
@@ -31,7 +30,7 @@ positions = st.one_of(
 )
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATING), scale=st.booleans())
+@given(data=st.data(), dtype=FLOATS, scale=st.booleans())
 def test_embedding_dense_backward(data: st.DataObject, dtype: torch.dtype, scale: bool) -> None:
     """Each row is the sum or mean of its positions, rounded once; the padding's row is zero."""
     draw, seed = data.draw, data.draw(SEEDS)
@@ -59,7 +58,7 @@ def of_bags(grad: Tensor, bag_size: Tensor, rows: Tensor, num_weights: int, padd
 
 @given(
     data=st.data(),
-    dtype=st.sampled_from(FLOATING),
+    dtype=FLOATS,
     way=WAYS,
     # An empty bag as ATen's CUDA forward says it, as its CPU forward does, or none.
     empty=st.sampled_from(["marked", "counted", "none"]),

@@ -13,11 +13,18 @@ from detmode.cuda import host
 from detmode.cuda import launch as cuda_launch
 from detmode.cuda.rows.chosen_windows import Pooled
 from detmode.rules.fractional_max_pool import launch
-from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, SHARES, in_schedules, tensors
+from tests.shared.strategies import (
+    FLOATS,
+    LAYOUTS,
+    SEEDS,
+    SHARES,
+    SINGLE_OR_DOUBLE,
+    in_schedules,
+    tensors,
+)
 
 pytestmark = needs.compiler
 
@@ -25,7 +32,7 @@ pytestmark = needs.compiler
 @given(
     data=st.data(),
     n=st.sampled_from([2, 3]),
-    dtype=st.sampled_from(FLOATING),
+    dtype=FLOATS,
     seed=SEEDS,
     # Indices as the forward gives them, or any in the plane: ATen goes wherever they point.
     drawn=st.booleans(),
@@ -66,7 +73,7 @@ STARTS = st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.5, 1 - 2.0**-24, 1.0
 @given(
     data=st.data(),
     start=STARTS,
-    dtype=st.sampled_from([torch.float32, torch.float64]),
+    dtype=SINGLE_OR_DOUBLE,
     kernel=st.integers(1, 9),
     output=st.one_of(st.integers(1, 20), st.integers(1, 40_000)),
     more=st.one_of(st.integers(0, 30), st.integers(0, 200_000)),

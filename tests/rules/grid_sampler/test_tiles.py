@@ -22,7 +22,8 @@ from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.rules.grid_sampler.test_properties import assert_close, bounds, wide
 from tests.shared import needs
-from tests.shared.strategies import SEEDS, in_schedules, same_bits, sliced
+from tests.shared.selection import todays_dtypes
+from tests.shared.strategies import FLOATS, SEEDS, in_schedules, same_bits, sliced
 
 pytestmark = needs.compiler
 
@@ -89,7 +90,7 @@ def calls(draw: st.DrawFn, dtype: torch.dtype, dims: int) -> dict[str, Any]:
     return call
 
 
-@given(data=st.data(), dims=st.sampled_from([2, 2, 3]), dtype=st.sampled_from(FLOATING))
+@given(data=st.data(), dims=st.sampled_from([2, 2, 3]), dtype=FLOATS)
 def test_tiles_do_not_change_bits(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
     """In any schedule, however many channels a block has and boxes a list holds."""
     call = data.draw(calls(dtype, dims))
@@ -102,10 +103,7 @@ def test_tiles_do_not_change_bits(data: st.DataObject, dims: int, dtype: torch.d
     assert same_bits(got, gradient(call, IN_MEMORY))
 
 
-SMOOTH = {
-    2: ((2, 5), (70, 40), (70, 40)),
-    3: ((2, 3), (20, 17, 30), (20, 17, 30)),
-}
+SMOOTH = {2: ((2, 5), (70, 40), (70, 40)), 3: ((2, 3), (20, 17, 30), (20, 17, 30))}
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
@@ -203,7 +201,7 @@ def test_no_access_races(dims: int) -> None:
             gradient(call, way)
 
 
-@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("dtype", todays_dtypes(FLOATING))
 @pytest.mark.parametrize("dims", SMOOTH)
 def test_errors_against_float64(dims: int, dtype: torch.dtype, decisions) -> None:
     """Within roundings of the addends' magnitudes."""

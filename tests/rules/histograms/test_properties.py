@@ -16,11 +16,17 @@ from detmode.table.conditions import INTEGRAL
 from detmode.table.samples import Maker
 from tests.shared import needs
 from tests.shared.exact_sums import assert_exact
-from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules, same_bits, tensors
+from tests.shared.strategies import (
+    LAYOUTS,
+    SEEDS,
+    SINGLE_OR_DOUBLE,
+    in_schedules,
+    same_bits,
+    tensors,
+)
 
 pytestmark = needs.compiler
 
-REAL = st.sampled_from([torch.float32, torch.float64])
 shapes = st.lists(st.one_of(st.integers(0, 5), st.sampled_from([1, 63, 300])), max_size=2)
 
 
@@ -36,7 +42,7 @@ def counts_of(values: Tensor, bins: int, low: float, high: float) -> Tensor:
 
 @given(
     data=st.data(),
-    dtype=REAL,
+    dtype=SINGLE_OR_DOUBLE,
     shape=shapes,
     bins=st.one_of(st.integers(1, 12), st.sampled_from([63, 100, 4096, 12_289])),
     seed=SEEDS,
@@ -85,7 +91,7 @@ def test_the_way_to_count(n: int, bins: int, blocks: int, in_shared: bool) -> No
     assert launch.choose(n, bins) == (blocks, in_shared)
 
 
-@given(data=st.data(), dtype=REAL, bins=st.integers(1, 200), seed=SEEDS)
+@given(data=st.data(), dtype=SINGLE_OR_DOUBLE, bins=st.integers(1, 200), seed=SEEDS)
 def test_histc_is_atens(data: st.DataObject, dtype: torch.dtype, bins: int, seed: int) -> None:
     """Through the user's own call; ATen's CPU kernel differs by what lies close to an edge."""
     self = Maker(dtype, seed=seed).normal(data.draw(st.integers(0, 2000)))
@@ -107,7 +113,7 @@ def test_histc_is_atens(data: st.DataObject, dtype: torch.dtype, bins: int, seed
 @given(
     data=st.data(),
     dtype=st.sampled_from(INTEGRAL),
-    weights_dtype=REAL,
+    weights_dtype=SINGLE_OR_DOUBLE,
     n=st.one_of(st.integers(1, 9), st.sampled_from([64, 500])),
     minlength=st.one_of(st.just(0), st.integers(0, 300)),
     seed=SEEDS,

@@ -54,52 +54,6 @@ def test_derivatives(operator: str, reduce: str, include_self: bool, source: Ten
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8], ids=str)
-def test_in_place(dtype: torch.dtype) -> None:
-    """The in-place functions write what the others return, into any view."""
-    functions: dict[str, Reduction] = {
-        "scatter_add": lambda x, y: x.scatter_(0, INDEX, y, reduce="add"),
-        "scatter_multiply": lambda x, y: x.scatter_(0, INDEX, y, reduce="multiply"),
-        "scatter_reduce": lambda x, y: x.scatter_reduce_(0, INDEX, y, "prod", include_self=False),
-        "index_reduce": lambda x, y: x.index_reduce_(0, INDEX[:, 0], y, "prod"),
-        "index_mean": lambda x, y: x.index_reduce_(0, INDEX[:, 0], y, "mean"),
-        "index_amin": lambda x, y: x.index_reduce_(0, INDEX[:, 0], y, "amin", include_self=False),
-    }
-    self, source = (2 * SELF).to(dtype), (2 * SOURCE).to(dtype)
-    for name, function in functions.items():
-        expected = function(self.clone(), source)
-        target = self.t().contiguous().t()
-        with DeterministicMode(simulate="cuda") as mode:
-            got = function(target, source)
-        assert [record.action for record in mode.records] == ["substitute"], name
-        assert got is target
-        torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
-def test_products_do_not_leave_the_range_on_the_way(dtype: torch.dtype) -> None:
-    """A thousand factors of the largest size, and their inverses, multiply to 1."""
-    largest = 2.0 ** {2: 14, 4: 126, 8: 1022}[dtype.itemsize]
-    values = torch.tensor([largest, 1 / largest], dtype=dtype).repeat_interleave(1000)
-    index, ones = torch.zeros(2000, dtype=torch.int64), torch.ones(3, dtype=dtype)
-    with DeterministicMode(simulate="cuda"):
-        assert ones.index_reduce(0, index, values, "prod").tolist() == [1, 1, 1]
-        assert ones.scatter_reduce(0, index, values, "prod").tolist() == [1, 1, 1]
-        assert ones.scatter(0, index, values, reduce="multiply").tolist() == [1, 1, 1]
-
-
-def test_zeros_of_both_signs_have_an_order() -> None:
-    """Of 0.0 and -0.0 the maximum is 0.0 and the minimum -0.0, whichever comes first."""
-    index, before = torch.zeros(2, dtype=torch.int64), torch.tensor([-1.0])
-    for zeros in (torch.tensor([0.0, -0.0]), torch.tensor([-0.0, 0.0])):
-        with DeterministicMode(simulate="cuda"):
-            for operator in (before.index_reduce, before.scatter_reduce):
-                largest = operator(0, index, zeros, "amax", include_self=False)
-                smallest = operator(0, index, zeros, "amin", include_self=False)
-                assert not largest.signbit()
-                assert smallest.signbit()
-
-
 PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "scatter": lambda x, index: x.scatter_(0, index, torch.full_like(x, 3), reduce="multiply"),
     "scatter_reduce": lambda x, index: x.scatter_reduce_(0, index, torch.full_like(x, 3), "prod"),

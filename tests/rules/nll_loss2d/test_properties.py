@@ -14,10 +14,9 @@ from detmode import DeterministicMode
 from detmode.cuda import host
 from detmode.rules.nll_loss2d import launch
 from detmode.rules.nll_loss2d.launch import nll_loss2d_forward
-from detmode.table.conditions import FLOATING
 from detmode.table.samples import Maker
 from tests.shared import needs
-from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules
+from tests.shared.strategies import FLOATS, LAYOUTS, SEEDS, in_schedules
 
 pytestmark = needs.compiler
 
@@ -39,7 +38,7 @@ def exact(self: Tensor, target: Tensor, weight: Tensor, mean: bool, ignored: int
     return [loss / total, total]
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATING), reduction=st.sampled_from([MEAN, SUM]))
+@given(data=st.data(), dtype=FLOATS, reduction=st.sampled_from([MEAN, SUM]))
 def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> None:
     """The exact sums rounded once, or divided; the bits of any schedule; scalars of the dtype."""
     shape = [data.draw(st.integers(0, 3)), data.draw(st.integers(1, 7))]
@@ -73,8 +72,7 @@ def test_forward(data: st.DataObject, dtype: torch.dtype, reduction: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("n", "limits"),
-    [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})],
+    ("n", "limits"), [(1, {}), (300, {}), (3000, {"MAX_BLOCKS": 2}), (30_000, {"PER_THREAD": 1})]
 )
 def test_what_is_rounded_away_is_kept(
     n: int, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -19,12 +19,12 @@ from detmode.rules.order_statistics.ways import CAPACITIES, choose
 from detmode.table import rule_table as table
 from detmode.table.conditions import FLOATING, INTEGRAL
 from detmode.table.samples import Maker
-from tests.shared import needs
+from tests.shared import exact_reductions, needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import ANY_LAYOUT, SEEDS, SPECIAL, in_schedules
 
 pytestmark = needs.compiler
 
-DTYPES = st.sampled_from(FLOATING + INTEGRAL)
 lengths = st.one_of(st.integers(1, 9), st.integers(10, 40), st.sampled_from([63, 130, 600, 2100]))
 leading = st.lists(st.integers(0, 4), max_size=2)
 
@@ -143,11 +143,7 @@ def test_each_nan_counts(n: int) -> None:
             )
 
 
-@given(
-    data=st.data(),
-    dtype=DTYPES,
-    kind=st.sampled_from([*KINDS]),
-)
+@given(data=st.data(), dtype=exact_reductions.DTYPES, kind=st.sampled_from([*KINDS]))
 def test_select(data: st.DataObject, dtype: torch.dtype, kind: str) -> None:
     """The value of the rank and its smallest index, in ATen's form, in any schedule."""
     draw = data.draw
@@ -239,12 +235,7 @@ def stable(run: Callable[[], Any]) -> Any:
     return result
 
 
-@given(
-    data=st.data(),
-    dtype=DTYPES,
-    largest=st.booleans(),
-    in_order=st.booleans(),
-)
+@given(data=st.data(), dtype=exact_reductions.DTYPES, largest=st.booleans(), in_order=st.booleans())
 def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: bool) -> None:
     """Equal values come by ascending index, NaN is the largest value."""
     self, dim, n = data.draw(ordered(dtype))
@@ -272,7 +263,7 @@ def test_topk(data: st.DataObject, dtype: torch.dtype, largest: bool, in_order: 
 
 @given(
     data=st.data(),
-    dtype=st.sampled_from((*FLOATING, *INTEGRAL, torch.bool)),
+    dtype=st.sampled_from(todays_dtypes((*FLOATING, *INTEGRAL, torch.bool))),
     keepdim=st.booleans(),
 )
 def test_mode(data: st.DataObject, dtype: torch.dtype, keepdim: bool) -> None:

@@ -13,10 +13,12 @@ from detmode.rules.roi_pools import launch, reference
 from detmode.rules.roi_pools.gather import DTYPES
 from detmode.table.samples import Maker
 from tests.shared import needs
+from tests.shared.selection import todays_dtypes
 from tests.shared.strategies import LAYOUTS, SEEDS, in_schedules
 
 pytestmark = needs.compiler
 
+ANY_DTYPE = st.sampled_from(todays_dtypes(DTYPES))
 MOST = 48
 """No coordinate is larger, in pixels."""
 
@@ -76,12 +78,7 @@ def own_channels(
 
 
 def assume_decided(
-    rois: Tensor,
-    scale: float,
-    pooled: list[int],
-    size: tuple[int, ...],
-    ratio: int,
-    aligned: bool,
+    rois: Tensor, scale: float, pooled: list[int], size: tuple[int, ...], ratio: int, aligned: bool
 ) -> None:
     """Leave out boxes of which a rounding decides on which side of the border a sample is.
 
@@ -115,11 +112,7 @@ def assert_close(
 
 
 @given(
-    data=st.data(),
-    dtype=st.sampled_from(DTYPES),
-    scale=SCALES,
-    ratio=st.integers(-1, 3),
-    aligned=st.booleans(),
+    data=st.data(), dtype=ANY_DTYPE, scale=SCALES, ratio=st.integers(-1, 3), aligned=st.booleans()
 )
 def test_roi_align(
     data: st.DataObject, dtype: torch.dtype, scale: float, ratio: int, aligned: bool
@@ -132,7 +125,7 @@ def test_roi_align(
     assert_close(got, reference.roi_align_backward, grad, rois, *how)
 
 
-@given(data=st.data(), dtype=st.sampled_from(DTYPES), scale=SCALES, ratio=st.integers(-1, 3))
+@given(data=st.data(), dtype=ANY_DTYPE, scale=SCALES, ratio=st.integers(-1, 3))
 def test_ps_roi_align(data: st.DataObject, dtype: torch.dtype, scale: float, ratio: int) -> None:
     """The same where every bin has a channel of its own."""
     grad, rois, pooled, shape = data.draw(calls(2, dtype, dtype))
@@ -143,7 +136,7 @@ def test_ps_roi_align(data: st.DataObject, dtype: torch.dtype, scale: float, rat
     assert_close(got, reference.ps_roi_align_backward, grad, rois, *how)
 
 
-@given(data=st.data(), dtype=st.sampled_from(DTYPES))
+@given(data=st.data(), dtype=ANY_DTYPE)
 def test_roi_pool(data: st.DataObject, dtype: torch.dtype) -> None:
     """Every gradient arrives where argmax says, and the sum is rounded once."""
     grad, rois, pooled, shape = data.draw(calls(2, dtype, dtype, exact=True))
@@ -155,7 +148,7 @@ def test_roi_pool(data: st.DataObject, dtype: torch.dtype) -> None:
     assert_close(got, reference.roi_pool_backward, grad, rois, *how)
 
 
-@given(data=st.data(), dtype=st.sampled_from(DTYPES), scale=SCALES)
+@given(data=st.data(), dtype=ANY_DTYPE, scale=SCALES)
 def test_ps_roi_pool(data: st.DataObject, dtype: torch.dtype, scale: float) -> None:
     """The pixels of the bins are those that the reference finds in the same dtype."""
     grad, rois, pooled, shape = data.draw(calls(2, dtype, torch.float32, exact=True))

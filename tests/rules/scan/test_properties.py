@@ -11,10 +11,11 @@ from torch import Tensor
 
 from detmode import DeterministicMode
 from detmode.rules.scan import launch, reference
-from detmode.table.conditions import COMPLEX, FLOATING
+from detmode.table.conditions import COMPLEX
 from detmode.table.samples import Maker
-from tests.shared import needs
-from tests.shared.strategies import SEEDS, in_schedules, same_bits
+from tests.shared import exact_sums, needs
+from tests.shared.selection import todays_dtypes
+from tests.shared.strategies import FLOATS, SEEDS, SINGLE_OR_DOUBLE, in_schedules, same_bits
 
 pytestmark = needs.compiler
 
@@ -67,7 +68,7 @@ def bound(op: str, exact: Tensor, row: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 @pytest.mark.parametrize("op", OPS)
-@given(data=st.data(), dtype=st.sampled_from(FLOATING + COMPLEX), seed=SEEDS)
+@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
 def test_scan(op: str, data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Within a bound of the truth, the bits of any schedule, and those of the row up to there."""
     row, dim = data.draw(rows(op, dtype))
@@ -89,7 +90,7 @@ def test_scan(op: str, data: st.DataObject, dtype: torch.dtype, seed: int) -> No
 
 
 @pytest.mark.parametrize("op", OPS)
-@given(data=st.data(), dtype=st.sampled_from(FLOATING), seed=SEEDS)
+@given(data=st.data(), dtype=FLOATS, seed=SEEDS)
 def test_special_values(op: str, data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """NaN, infinities and zeros anywhere come out as ATen's float64 gives them, in its order."""
     n = data.draw(lengths)
@@ -112,7 +113,7 @@ def test_special_values(op: str, data: st.DataObject, dtype: torch.dtype, seed: 
 
 
 @pytest.mark.parametrize("op", OPS)
-@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+@pytest.mark.parametrize("dtype", todays_dtypes(COMPLEX), ids=str)
 def test_a_nan_in_either_part(op: str, dtype: torch.dtype) -> None:
     """Beside whatever other part, a NaN makes NaN of what follows, as in ATen, and of no more."""
     others = (math.nan, math.inf, -math.inf, -0.0, 1.0)
@@ -221,7 +222,7 @@ def backward(op: str, row: Tensor, weight: Tensor, times: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("op", OPS)
-@given(data=st.data(), dtype=st.sampled_from(FLOATING[2:]), seed=SEEDS)
+@given(data=st.data(), dtype=SINGLE_OR_DOUBLE, seed=SEEDS)
 def test_gradients(op: str, data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Backward and double backward through torch's functions: those of float64, in any schedule."""
     # The backward of cumprod with a zero scans each part of the row, and its own backward that.

@@ -11,11 +11,10 @@ from torch import Tensor
 from detmode import DeterministicMode, Substitute, default_rules
 from detmode.rules.matmul import launch
 from detmode.rules.sparse.launch import sparse_addmm
-from detmode.table.conditions import COMPLEX, FLOATING
 from detmode.table.inputs import sparse_matrix
 from detmode.table.samples import Maker
 from detmode.verify.cases import stored
-from tests.shared import needs
+from tests.shared import exact_sums, needs
 from tests.shared.strategies import COUNTS, LAYOUTS, SEEDS, SIZES, in_schedules
 
 pytestmark = needs.compiler
@@ -42,7 +41,7 @@ def matrices(draw: st.DrawFn, dtype: torch.dtype, rows: int, columns: int) -> Te
     return matrix
 
 
-@given(data=st.data(), dtype=st.sampled_from(FLOATING + COMPLEX), seed=SEEDS)
+@given(data=st.data(), dtype=exact_sums.DTYPES, seed=SEEDS)
 def test_products(data: st.DataObject, dtype: torch.dtype, seed: int) -> None:
     """Integers are multiplied exactly and rounded once, either factor sparse, in any schedule."""
     m, k, n = (data.draw(SIZES) for _ in range(3))

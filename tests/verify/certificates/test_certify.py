@@ -270,11 +270,7 @@ CASES = (
         says="256 bytes after the start of argument 'out', which has 256",
     ),
     Case(
-        "maximum_by_swaps",
-        ORDERED,
-        2,
-        32,
-        lambda: {"x": floats(64), "out": counters(1), "n": 64},
+        "maximum_by_swaps", ORDERED, 2, 32, lambda: {"x": floats(64), "out": counters(1), "n": 64}
     ),
     Case(
         "sum_under_lock",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 
 import detmode
 from detmode.cli import main
+from detmode.cuda.host import limit
+from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
 
 needs_compiler = pytest.mark.skipif(
@@ -49,11 +51,12 @@ def ends() -> None:
 
 
 @pytest.fixture(autouse=True)
-def listens() -> Iterator[None]:
+def listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, which it does not where a shell started pytest with ``&``.
 
-    What is started in a test inherits that.
+    What is started in a test inherits that. A loop without accesses is left soon.
     """
+    monkeypatch.setattr(limit, "_GRACE", 0.3)
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -99,8 +102,8 @@ def test_an_ignored_interrupt_ends_nothing() -> None:
         detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=0.1)
     begin = time.monotonic()
     with interrupted(0.2), pytest.raises(TimeoutError):
-        detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=1)
-    assert time.monotonic() - begin >= 1
+        detmode.certify(source(ENDLESS["atomics"]), {"x": x}, **CUDA, timeout=0.5)
+    assert time.monotonic() - begin >= 0.5
     ends()
 
 
@@ -155,8 +158,8 @@ def test_the_command(
     command = [sys.executable, "-m", "detmode", "certify", f"{program}::kernel"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
-            limit = time.monotonic() + LONG
-            while not (tmp_path / "begun").exists() and time.monotonic() < limit:
+            end = time.monotonic() + LONG
+            while not (tmp_path / "begun").exists() and time.monotonic() < end:
                 time.sleep(0.1)
             time.sleep(1)  # it is compiled already
             assert running.poll() is None
@@ -194,9 +197,10 @@ def child(end):
     except KeyboardInterrupt:
         os._exit(0)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)
 certify(1)
 threading.Thread(target=certify, args=(0,), daemon=True).start()
-time.sleep(1)
+time.sleep(0.3)
 for end in (fault, interrupt):
     process = os.fork()
     if process == 0:
@@ -211,18 +215,18 @@ os._exit(0)
 
 @needs_compiler
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="by fork")
-def test_a_child_that_is_forked_during_a_launch(run_python: Callable[..., Any]) -> None:
+def test_a_child_that_is_forked_during_a_launch(tmp_path: Path) -> None:
     """It certifies the same kernel, and afterwards faults and Ctrl-C end it as any process."""
-    ended = run_python("-W", "ignore", "-c", FORKED)
+    ended = run_forked("-c", [[FORKED]], tmp_path, timeout=100)
     assert ended.stdout.split() == [str(-signal.SIGSEGV), "0"], ended.stderr
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "1"])
 def test_what_is_no_limit(timeout: object) -> None:
     """It is refused before anything is compiled."""
-    limit: Any = timeout
+    wrong: Any = timeout
     with pytest.raises(ValueError, match="timeout must be above 0 seconds"):
-        detmode.certify("__global__ void f() {}", {}, **CUDA, timeout=limit)
+        detmode.certify("__global__ void f() {}", {}, **CUDA, timeout=wrong)
 
 
 TRITON = """

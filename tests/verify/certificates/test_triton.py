@@ -244,11 +244,7 @@ def scattered(rows, filled):
     [
         ("scatter", scattered(16, True), "varies: result["),
         ("scatter", scattered(1, False), "varies: result[0, 0] is nan"),
-        (
-            "histogram",
-            {"bins": integers(4, 100)},
-            EVERY_ORDER,
-        ),
+        ("histogram", {"bins": integers(4, 100)}, EVERY_ORDER),
         ("on_cuda", {"x": torch.zeros(1)}, EVERY_ORDER),
     ],
     ids=["float_add", "new_memory", "integer_add", "for_cuda_alone"],
