@@ -350,7 +350,7 @@ UNSEEN = (
 # What a plan of a call holds for, and what its player must do as the launcher did.
 PLANS = (
     *_seen_by(
-        "test_plans.py",
+        "test_plans.py test_forms.py",
         ("forms.py", "FormFunctions._part", 'f"repr({value})"', "value"),
         ("forms.py", "Matcher._differences", "source != target", "False"),
         ("forms.py", "Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),

@@ -49,13 +49,13 @@ def report_of(tmp_path: Path) -> Callable[[str], tuple[int, dict[str, Any]]]:
     todays_forms(
         [
             pytest.param(
-                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start()", id="thread"
+                "threading.Thread(target=lambda: (time.sleep(0.1), work())).start()", id="thread"
             ),
             pytest.param(
-                "ThreadPoolExecutor().submit(lambda: (time.sleep(0.5), work()))", id="pool"
+                "ThreadPoolExecutor().submit(lambda: (time.sleep(0.1), work()))", id="pool"
             ),
             pytest.param(
-                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start(); sys.exit()",
+                "threading.Thread(target=lambda: (time.sleep(0.1), work())).start(); sys.exit()",
                 id="exit",
             ),
         ]
@@ -158,26 +158,31 @@ def test_an_audit_of_attention_is_not_done(run_command: Run, tmp_path: Path) -> 
 
 
 CLOSED = """
-import os, subprocess, sys
-which, command = sys.argv[1], [sys.executable, "-m", "detmode", *sys.argv[2:]]
+import os, runpy, sys
+which, begins, *command = sys.argv[1:]
 descriptor = int(which[-1])
 if which.startswith("closed"):
-    done = subprocess.run(command, preexec_fn=lambda: os.close(descriptor))
+    os.close(descriptor)
+    setattr(sys, ("stdout", "stderr")[descriptor - 1], None)  # as Python does when it starts
 else:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, **{"stdout" if descriptor == 1 else "stderr": write})
-sys.exit(done.returncode)
+    os.dup2(write, descriptor)
+if begins == "anew":
+    os.execv(sys.executable, [sys.executable, "-m", *command])
+sys.argv[:] = command
+runpy.run_module("detmode", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="descriptors of a child are closed there")
-@pytest.mark.parametrize("which", todays_forms(["closed1", "closed2", "broken2"]))
-def test_closed_streams(run_python: Run, tmp_path: Path, which: str) -> None:
+@needs.posix
+@pytest.mark.parametrize("begins", ["forked", pytest.param("anew", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("which", ["closed1", "closed2", "broken2"])
+def test_closed_streams(tmp_path: Path, which: str, begins: str) -> None:
     """The exit code is the program's own, and the report is in its file."""
     (tmp_path / "script.py").write_text("import torch, sys; torch.ones(2); sys.exit(7)")
-    options = ("--simulate", "cuda", "-o", "report.json", "script.py")
-    done = run_python("-c", CLOSED, which, "run", *options)
+    program = [[CLOSED, which, begins, *SIMULATED]]
+    done = run_forked("-c", program, tmp_path, timeout=100, **ENVIRONMENT)
     assert done.returncode == 7, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"].startswith("not finished: exit code 7")

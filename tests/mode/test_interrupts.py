@@ -22,7 +22,7 @@ def test_an_interrupt_at_each_line(name: str) -> None:
     block = interrupted.BLOCKS[name]
     block()
     clean = interrupted.state()
-    # A week strikes at them all.
+    # Three weeks strike at them all.
     struck, number = ["begin"], SHARE % PROFILE.interrupted_lines
     while struck:
         with (

@@ -28,6 +28,7 @@ from detmode.verify.claims import same_bits
 from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs
 from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.processes import run_forked
 from tests.shared.programs import (
     actions,
     cumsum,
@@ -477,7 +478,9 @@ def summed(x, index, source):
 
 
 @needs.compiler
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
+)
 @pytest.mark.filterwarnings("ignore")  # PyTorch's compilers warn of much that no test is about
 def test_compiled_code(backend):
     """A compiled function meets the rows of eager code, and is compiled once for both modes."""
@@ -530,8 +533,12 @@ def test_on_the_command_line(run_command, tmp_path):
     assert "were not counted" in ended.stderr
 
 
-def test_a_first_block_is_silent(run_python):
+def test_a_first_block_is_silent(tmp_path):
     """PyTorch warns of kernels that override others; a program that asks for them is not told."""
-    code = 'from detmode import DeterministicMode\nwith DeterministicMode(intercept="listed"): pass'
-    ended = run_python("-W", "error::UserWarning", "-c", code)
+    code = """
+import warnings, detmode
+warnings.simplefilter("error", UserWarning)
+with detmode.DeterministicMode(intercept="listed"): pass
+"""
+    ended = run_forked("-c", [[code]], tmp_path, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")

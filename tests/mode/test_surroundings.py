@@ -254,7 +254,9 @@ class Scanned(Dataset):
         return index, flag, current_mode() is not None, torch.ones(3).cumsum(0)[-1]
 
 
-@pytest.mark.parametrize("workers", ["none", "fork", "spawn"])
+@pytest.mark.parametrize(
+    "workers", ["none", "fork", pytest.param("spawn", marks=pytest.mark.thorough)]
+)
 def test_data_loader_workers(mode, workers):
     """Forked workers inherit flag and mode; spawned ones are new processes and have neither.
 

@@ -575,7 +575,7 @@ class Late(torch.utils.data.Dataset[Tensor]):
     def __getitem__(self, number: int) -> Tensor:
         info = torch.utils.data.get_worker_info()
         if info.id == self.worker:
-            time.sleep(0.5)
+            time.sleep(0.05)
         return torch.full((4,), float(number))
 
 

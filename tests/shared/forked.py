@@ -12,6 +12,7 @@ the program, and then with its exit code, each in a line:
 """
 
 import ast
+import gc
 import importlib
 import json
 import os
@@ -54,6 +55,8 @@ def imports_of(program: str) -> ast.Module:
 
 for module in MODULES:
     importlib.import_module(module)
+# At its end Python looks through all objects for cycles: a second for those of PyTorch.
+gc.freeze()
 asked = asked_for()
 program, of_ranks = asked["program"], asked["arguments"]
 become(asked["environment"], asked["folder"], asked["output"])

@@ -31,6 +31,8 @@ pytestmark = [
 ]
 COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing")
 BACKENDS = ["eager", "aot_eager", "inductor"]
+# Inductor starts a C++ compiler.
+QUICK_BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 UNEQUAL = {
     "adaptive_avg_pool2d": "aten::_adaptive_avg_pool2d",
     "cross_entropy2d": "aten::_log_softmax_backward_data",
@@ -89,9 +91,7 @@ class Net(nn.Module):
         return sums.flatten().cumsum(0).sum() + large.square().sum()
 
 
-@pytest.mark.parametrize(
-    "backend", [*BACKENDS[:-1], pytest.param(BACKENDS[-1], marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
 def test_a_model_is_reported_as_in_eager(backend):
     """Rows, counts, lines, modules; without fusing, bits. And the same bits in any schedule."""
     net, arguments = Net(), (torch.randn(2, 3, 8, 8), functions.below(36, 40))
@@ -279,14 +279,15 @@ class Halves(nn.Module):
 
 
 @COMPILED
-def test_overrides_of_a_module():
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+def test_overrides_of_a_module(backend):
     """A path means the calls of a module, and their backward, as in eager code."""
     net = Halves()
 
     def step(run):
         run(torch.ones(1, 1, 3, 3, requires_grad=True)).sum().backward()
 
-    compiled = torch.compile(net)
+    compiled = torch.compile(net, backend=backend)
     modes = [
         DeterministicMode(simulate="cuda", overrides={"Halves.head": action})
         for action in ("allow", "native")
@@ -398,7 +399,7 @@ def library():
 
 @COMPILED
 @pytest.mark.parametrize("tag", todays_forms(STRIDES))
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
 def test_operators_of_libraries(library, backend, tag):
     """They are met as in eager code, in place or not, with the strides that they get outside."""
     double, double_ = (getattr(torch.ops.detmode_library, f"{tag}{end}") for end in ("", "_"))

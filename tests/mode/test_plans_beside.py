@@ -1,0 +1,185 @@
+"""Plans beside other modes, tracers, captures, threads, forks and interrupts."""
+
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import detmode
+from detmode.bits.difference import same_bits
+from detmode.cuda import host
+from detmode.mode import plans
+from detmode.sites.observers import Observer
+from tests.mode.planned import Played, added, example, expected, simulated
+from tests.shared import needs
+from tests.shared.programs import Seen
+
+pytestmark = [needs.compiler, pytest.mark.usefixtures("without_player")]
+
+
+class Observed(Observer):
+    """Notes the operators that it observes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+    def _observe(self, func: Any, args: Any, kwargs: Any, run: Any, place: Any) -> Any:
+        self.names.append(func.name())
+        return run(*args, **kwargs)
+
+
+@pytest.mark.parametrize("outer", [Observed, Seen])
+def test_other_modes_see_the_calls(outer: Callable[[], Any], played: Played) -> None:
+    """Calls under an observer or another mode are made by their launchers, plan or not."""
+    arguments = example()
+    with simulated():
+        for _ in range(4):
+            added(*arguments)
+    count = played.count
+    with outer() as seen, simulated() as mode:
+        for _ in range(4):
+            result = added(*arguments)
+    assert played.count == count
+    assert same_bits(result, expected(lambda: added(*arguments)))
+    assert [row.count for row in mode.records if "index_add" in row.overload] == [4]
+    if outer is Observed:
+        assert seen.names.count("aten::index_add") == 4
+
+
+def test_regions_and_overrides_act(played: Played) -> None:
+    """An allowed call runs as PyTorch runs it, and a plan goes on behind the region."""
+    arguments = example()
+    with simulated() as mode:
+        for _ in range(4):
+            added(*arguments)
+        count = played.count
+        with detmode.allow("aten::index_add"):
+            added(*arguments)
+        assert played.count == count
+        added(*arguments)
+        assert played.count == count + 1
+    assert {row.action for row in mode.records} == {"substitute", "allow"}
+    with simulated(overrides={"aten::index_add": "allow"}) as mode:
+        added(*arguments)
+    assert {row.action for row in mode.records} == {"allow"}
+
+
+def test_calls_made_twice_are_made_by_a_launcher_once(played: Played) -> None:
+    """``recheck`` compares a plan with the launcher, and counts each call once."""
+    with simulated(recheck=1.0) as mode:
+        for _ in range(5):
+            added(*example())
+    assert [row.count for row in mode.records if "index_add" in row.overload] == [5]
+    assert 0 < played.count < 5
+    assert mode.report().head["recheck"]["differing"] == 0
+
+
+def test_tracers_get_no_plan(played: Played) -> None:
+    """FakeTensor, make_fx, vmap, inference mode and subclasses are as before a plan was there."""
+    x, index, source = example()
+    with simulated():
+        for _ in range(4):
+            added(x, index, source)
+    wanted = expected(lambda: added(x, index, source))
+    with simulated():
+        with FakeTensorMode() as fake:
+            result = added(*(fake.from_tensor(each) for each in (x, index, source)))
+            assert type(result).__name__ == "FakeTensor"
+        batched = torch.vmap(lambda each: added(each, index, source))(torch.stack([x, x]))
+        assert same_bits(batched[1], wanted)
+        with torch.inference_mode():
+            for _ in range(4):
+                result = added(x, index, source)
+            assert result.is_inference()
+            assert same_bits(result, wanted)
+        assert not added(x, index, source).is_inference()
+        for _ in range(4):
+            result = added(nn.Parameter(x), index, source)
+        assert same_bits(result.detach(), wanted)
+        assert result.grad_fn is not None
+    with simulated():
+        traced = make_fx(lambda *given: added(*given), tracing_mode="fake")(x, index, source)
+        for _ in range(4):
+            result = traced(x, index, source)
+    assert same_bits(result, wanted)
+
+
+def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
+    """A call that a CUDA graph captures is never recorded; one behind the capture is."""
+    with patch.object(plans, "is_captured", lambda tensors: True), simulated():
+        for _ in range(4):
+            added(*example())
+    assert played.count == 0
+    with simulated():
+        for _ in range(3):
+            added(*example())
+    assert played.count == 2
+    on_gpu: list[Any] = [SimpleNamespace(is_cuda=True)]
+    for capturing in (False, True):
+        state = {"return_value": capturing}
+        with patch.object(torch.cuda, "is_current_stream_capturing", **state):
+            assert plans.is_captured(on_gpu) is capturing
+            assert not plans.is_captured([torch.zeros(1)])
+
+
+def test_threads_play_at_once() -> None:
+    """Threads that play one plan at the same time get the bits of their own data."""
+    wanted = [expected(partial(added, *example(seed))) for seed in range(4)]
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        with simulated():
+            for _ in range(50):
+                if not same_bits(added(*example(seed)), wanted[seed]):
+                    wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_plays() -> None:
+    """A child that is forked inside the block goes on with the plans, and with the right bits."""
+    wanted = expected(lambda: added(*example(1)))
+    with simulated():
+        for _ in range(4):
+            added(*example())
+        if not (child := os.fork()):
+            os._exit(0 if same_bits(added(*example(1)), wanted) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_an_interrupt_strikes_a_plan() -> None:
+    """Ctrl-C in a launch of a plan, or while one is recorded, leaves nothing behind."""
+    wanted = expected(lambda: added(*example(1)))
+    for before in range(5):
+        plans.forget()
+        with simulated():
+            for _ in range(before):
+                added(*example())
+            with (
+                patch.object(host, "launch_blocks", side_effect=KeyboardInterrupt),
+                pytest.raises(KeyboardInterrupt),
+            ):
+                added(*example())
+            for _ in range(4):
+                assert same_bits(added(*example(1)), wanted)
+        assert torch._C._len_torch_dispatch_stack() == 0
+        assert torch._C._len_torch_function_stack() == 0
