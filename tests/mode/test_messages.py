@@ -20,6 +20,12 @@ from detmode.table.rule import CUBLAS
 from tests.shared.programs import enlarged, image, index_add, put, table_of
 
 
+@pytest.fixture(params=["all", "listed"])
+def mode(mode, request):
+    """Modes that intercept all calls, or listed ones alone."""
+    return lambda *args, **options: mode(*args, **{"intercept": request.param, **options})
+
+
 def max_unpool():
     return F.max_unpool2d(torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2)
 
