@@ -86,7 +86,7 @@ def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
         (("run", "-m", "-c", "x"), "not allowed with"),
         (("run", "--quiet", "--long", "x.py"), "not allowed with"),
         (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
-        (("record", "-o", "x", "--warn-only", "x.py"), "give --deterministic as well"),
+        (("record", "-o", "x", "--warn-only", "-c", "1"), "give --deterministic as well"),
         (("record", "-o", "-", "x.py"), "a recording is a folder"),
         (("diff", "--", "nowhere", "-"), "no trace at nowhere; 'detmode record -o FOLDER SCRIPT'"),
         (("rules", "--torch", "new"), "2.13"),

@@ -2,11 +2,13 @@
 
 import subprocess
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.shared import ROOT, needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -102,8 +104,7 @@ def too_wide(lines: list[str], width: int) -> list[str]:
 
 
 @needs.compiler
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(("name", "width"), todays_forms(product(COMMANDS, WIDTHS)))
 def test_no_line_is_wider_than_the_terminal(
     name: str, width: int, run_command: Run, programs: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

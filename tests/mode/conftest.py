@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.mode.planned import Played
-from tests.mode.rechecked import FAULTY, STATE
+from tests.shared.varying import FAULTY, STATE
 
 
 @pytest.fixture(autouse=True)

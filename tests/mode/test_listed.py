@@ -25,14 +25,13 @@ from detmode.mode import listed
 from detmode.mode.deterministic_mode import current_mode
 from detmode.reports.report import Report
 from detmode.verify.claims import same_bits
+from tests.mode.native_calls.ways import rows_of_both
 from tests.process.test_setting import exit_code_of_child
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.compiled_functions import FUNCTIONS, run
 from tests.shared.processes import run_forked
 from tests.shared.programs import (
     actions,
-    cumsum,
-    enlarged,
     image,
     in_another_thread,
     index_add,
@@ -73,32 +72,6 @@ def made(mode):
 # The same as with a dispatch mode
 
 
-def run(function, arguments):
-    """The result and the gradients, and the rows by the names of functional variants.
-
-    PyTorch calls other variants in backward while a dispatch mode is on.
-    """
-    leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
-    result = function(*leaves)
-    found = [result.detach()]
-    if result.requires_grad:
-        along = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found += torch.autograd.grad(result, wanted, along, allow_unused=True)
-    return [each for each in found if each is not None]
-
-
-def rows(mode):
-    names = {"aten::_index_put_impl.default": "aten::index_put.default"}
-    found = {}
-    for row in mode.records:
-        if row.family != "uninitialized_memory":
-            name = row.overload.replace("_.", ".").replace(".Tensor", ".default")
-            key = (names.get(name, name), row.action, row.site, row.outer_site, *row.modules)
-            found[key] = found.get(key, 0) + row.count
-    return found
-
-
 @needs.compiler
 @pytest.mark.parametrize(
     "name",
@@ -120,34 +93,10 @@ def test_every_listed_operator(name):
     for intercept in ("all", "listed"):
         with DeterministicMode(True, simulate="cuda", intercept=intercept) as mode:
             bits = run(function, arguments)
-        seen.append((rows(mode), bits))
+        seen.append((rows_of_both(mode), bits))
     (expected, bits), (found, own_bits) = seen
     assert found == expected
     assert name in OWN_FORMULAS or same_bits(own_bits, bits)
-
-
-def test_decisions_are_those_of_the_mode(made):
-    """Refusals, warnings and overrides: PyTorch's message, the line, and the report."""
-    with made() as refusing:
-        with pytest.raises(RuntimeError, match="put_ does not have a deterministic") as raised:
-            put()
-        index_add()
-        torch.ones(2).neg()
-        cumsum()  # native
-    assert f"{put.__code__.co_filename}:{put.__code__.co_firstlineno + 1}" in str(raised.value)
-    assert actions(refusing) == [("aten::put_.default", "error", 1), INDEX_ADD]
-    given = {"aten::put_": "allow", "aten::neg": "warn", "aten::cumsum": "error"}
-    with made(overrides=given) as overridden:
-        put()
-        with pytest.warns(UserWarning, match="aten::neg"):
-            torch.ones(2).neg()
-        with pytest.raises(RuntimeError, match="aten::cumsum"):
-            cumsum()
-    assert actions(overridden) == [
-        ("aten::put_.default", "allow", 1),
-        ("aten::neg.default", "warn", 1),
-        ("aten::cumsum.default", "error", 1),
-    ]
 
 
 def test_other_operators_keep_their_kernels(made):
@@ -237,19 +186,6 @@ def test_a_region_belongs_to_its_thread(made):
         with pytest.raises(RuntimeError, match="put_"):
             put()
     assert sorted(action for _, action, _ in actions(mode)) == ["allow", "error"]
-
-
-def test_backward_in_a_region(made):
-    """A backward operator is exempt where its forward was, and refused where not."""
-    with made() as mode:
-        with allow("aten::upsample_bicubic2d"):
-            inside = enlarged(image(), "bicubic").sum()
-        outside = enlarged(image(), "bicubic").sum()
-        inside.backward()
-        with pytest.raises(RuntimeError, match="upsample_bicubic2d_backward"):
-            outside.backward()
-    backward = "aten::upsample_bicubic2d_backward.default"
-    assert actions(mode) == [(backward, "allow", 1), (backward, "error", 1)]
 
 
 def test_an_operator_that_is_loaded_later_meets_pytorchs_alert(made):
@@ -493,7 +429,7 @@ def test_compiled_code(backend):
     for call, intercept in zip(called, ("listed", "listed", "all")):
         with DeterministicMode(simulate="cuda", intercept=intercept) as mode:
             bits = run(call, arguments)
-        seen.append((rows(mode), bits))
+        seen.append((rows_of_both(mode), bits))
     (eager, expected), *others = seen
     assert len(eager) == 2
     for found, bits in others:

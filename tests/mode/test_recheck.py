@@ -19,16 +19,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import detmode
 from detmode import DeterministicMode
-from detmode.bits import draws
 from detmode.mode import listed
 from detmode.mode.dispatch_stack import acting
 from detmode.mode.interception import Interception
 from detmode.mode.sampled_calls import RecheckedLevel, SampledCalls
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
-from tests.mode.rechecked import STATE, add_, counts, draw, draw_more, warn
 from tests.shared import needs
 from tests.shared.selection import todays_forms
+from tests.shared.varying import STATE, add_, counts, draw, draw_more, warn
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,12 +63,6 @@ def test_the_program_is_as_without(rate: float) -> None:
     assert 0.4 * seen["sampled"] < seen["made_twice"] < seen["sampled"]
     assert seen["differing"] == 0
     assert f"made twice (recheck={rate}): none differed" in str(mode.report())
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test is the program's only thread: pytest's are there, and draw nothing."""
-    monkeypatch.setattr(draws, "is_alone", lambda: True)
 
 
 @pytest.mark.usefixtures("alone")

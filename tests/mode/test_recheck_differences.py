@@ -15,7 +15,7 @@ import detmode
 from detmode import DeterministicMode, RecheckError, allow
 from detmode.mode.recheck import WINDOW
 from detmode.mode.sampled_calls import SampledCalls
-from tests.mode.rechecked import FAULTY, STATE, count, counts, faulty, shape
+from tests.shared.varying import FAULTY, STATE, count, counts, faulty, shape
 
 
 class Faults(TorchDispatchMode):
@@ -50,18 +50,18 @@ def test_a_difference_is_told_whole(line: Callable[[object], list[str]]) -> None
     with pytest.raises(RecheckError) as raised, DeterministicMode(recheck=1.0):
         program()
     (call,) = raised.value.calls
-    assert (call.overload, call.number, call.module) == ("detmode_recheck::count.default", 4, None)
+    assert (call.overload, call.number, call.module) == ("detmode_varying::count.default", 4, None)
     assert [call.site] == line(program)
     (one, other), text = call.digests["output 0"], str(raised.value)
     assert one != other
     assert {len(one), len(other)} == {32}
     for part in (call.overload, call.site, one, other, "call 4,", "no rule lists it"):
         assert part in text
-    assert 'detmode.allow("detmode_recheck::count")' in text
+    assert 'detmode.allow("detmode_varying::count")' in text
     assert pickle.loads(pickle.dumps(raised.value)).calls == raised.value.calls
-    with DeterministicMode(recheck=1.0) as mode, allow("detmode_recheck::count"):
+    with DeterministicMode(recheck=1.0) as mode, allow("detmode_varying::count"):
         count(torch.ones(3))
-    with DeterministicMode(recheck=1.0, overrides={"detmode_recheck::count": "allow"}):
+    with DeterministicMode(recheck=1.0, overrides={"detmode_varying::count": "allow"}):
         count(torch.ones(3))
     assert counts(mode)["made_twice"] == counts(mode)["calls"] - 1
 
@@ -82,7 +82,7 @@ def test_another_error_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(KeyError, match="own"), DeterministicMode(recheck=1.0):
         count(torch.ones(3))
         raise KeyError("own")
-    assert "detmode_recheck::count.default gave other bits" in caplog.text
+    assert "detmode_varying::count.default gave other bits" in caplog.text
 
 
 def test_other_shapes_differ() -> None:

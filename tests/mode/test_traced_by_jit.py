@@ -3,6 +3,7 @@
 import copy
 import io
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from detmode import DeterministicMode, record
 from detmode.mode.audit.audit_mode import Audit
 from detmode.mode.filled_memory import FilledMemory
 from detmode.runs.probing import Probe
+from tests.shared.selection import todays_forms
 
 
 class Cells(nn.Module):
@@ -79,22 +81,16 @@ def operators(traced):
     return [node.kind() for node in traced.inlined_graph.nodes()]
 
 
-@pytest.fixture(params=MODULES)
-def module(request):
-    module, shape = MODULES[request.param]
+@pytest.mark.parametrize(("module", "mode", "grad"), todays_forms(product(MODULES, MODES, GRADS)))
+def test_the_graph_is_that_of_no_mode(module, mode, grad, tmp_path):
+    """A traced module has the same operators, and computes on other inputs what the module does."""
+    module, shape = MODULES[module]
     module = copy.deepcopy(module)
     module(torch.ones(shape))  # a lazy one learns its sizes
-    return module.eval(), torch.rand(shape), torch.rand(shape)
-
-
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("grad", GRADS)
-def test_the_graph_is_that_of_no_mode(name, grad, module, tmp_path):
-    """A traced module has the same operators, and computes on other inputs what the module does."""
-    module, x, y = module
+    module, x, y = module.eval(), torch.rand(shape), torch.rand(shape)
     with GRADS[grad]():
         expected = torch.jit.trace(module, x)
-        with MODES[name](tmp_path):
+        with MODES[mode](tmp_path):
             traced = torch.jit.trace(module, x)
     assert operators(traced) == operators(expected)
     with torch.no_grad():

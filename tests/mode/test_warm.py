@@ -23,7 +23,9 @@ NLL = "aten::nll_loss2d_forward"
 """An operator of few kernels, in one file."""
 
 
-@pytest.mark.parametrize("group", selection.grouped(selection.cases()), ids=str)
+@pytest.mark.parametrize(
+    "group", selection.grouped(selection.todays_forms(selection.cases())), ids=str
+)
 def test_nothing_else_is_launched(group: selection.Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for the dtype of a sample's result are all that the sample launches."""
     launched: dict[str, str] = {}
@@ -109,9 +111,10 @@ def test_processes_that_start_together_share_the_work(fresh: Path, tmp_path: Pat
     """Each library is compiled by one of them, and found by the others."""
     compiler = fresh.parent / "compiler"
     log = fresh.parent / "log"
+    # What is compiled is not called: without optimization it takes less time.
     compiler.write_text(
         f'#!/bin/sh\ncase "$*" in *" -c "*) echo compiles >> {log};; esac\n'
-        f'exec {host.compiler()} "$@"\n'
+        f'exec {host.compiler()} "$@" -O0\n'
     )
     compiler.chmod(0o755)
     run = run_forked("-c", [(TOGETHER,)], tmp_path, timeout=500, CXX=str(compiler))

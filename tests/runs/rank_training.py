@@ -24,7 +24,7 @@ from detmode import record
 from tests.shared.training import Fault, bits
 
 WORLD = 4
-STEPS = 3
+STEPS = 2
 FAULTY = {
     "none": None,
     "again": None,

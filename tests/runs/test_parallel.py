@@ -12,11 +12,10 @@ from tests.shared.processes import run_program
 pytestmark = pytest.mark.skipif(
     not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
 )
-WORLD = 4
+WORLD = 4 if selection.PROFILE.thorough else 2
 KINDS = ("ddp", "powersgd", "fsdp1", "hsdp1", "fsdp2", "hsdp2", "tp", "sp", "pp")
 NAMES = tuple(f"{kind}{mode}" for kind in KINDS for mode in ("", "+mode"))
-QUICK = ("ddp+mode", "fsdp2+mode", "tp", "pp")
-CHOSEN = NAMES if selection.PROFILE.thorough else QUICK
+CHOSEN = selection.todays_forms(NAMES)
 
 
 @pytest.fixture(scope="module")

@@ -123,11 +123,11 @@ def test_a_worker_that_crashes(suite, pytester):
     # What pytest-xdist tells of it.
     pytester.makeconftest("""
 from types import SimpleNamespace
-def pytest_sessionfinish(session):
+def pytest_collection_finish(session):
     session.config.hook.pytest_testnodedown(node=SimpleNamespace(), error="crashed")
 """)
     idle = SEVERAL.replace("sin()", "neg()").replace("cos()", "neg()")
-    result = suite(idle, *UPDATE, "-p", "xdist", name="test_idle.py")
+    result = suite(idle, *UPDATE, "-p", "xdist")
     result.stdout.fnmatch_lines(CRASHED)
     assert overloads(pytester.path / "known.json") == ["aten::cos.default", "aten::sin.default"]
 

@@ -20,7 +20,7 @@ from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 from tests.shared import compiled_functions as functions
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.compiled_functions import FUNCTIONS, run
 from tests.shared.selection import todays_forms
 
 pytestmark = [
@@ -60,19 +60,6 @@ def rows(mode):
         for row in mode.records
         if row.family != "uninitialized_memory"
     }
-
-
-def run(function, arguments):
-    """The result, and the gradients of floating arguments and of a module's parameters."""
-    leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
-    result = function(*leaves)
-    if not result.requires_grad:
-        return [result]
-    along = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    wanted += function.parameters() if isinstance(function, nn.Module) else []
-    found = torch.autograd.grad(result, wanted, along, allow_unused=True)
-    return [result.detach(), *(each for each in found if each is not None)]
 
 
 class Net(nn.Module):

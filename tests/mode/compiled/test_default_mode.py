@@ -7,9 +7,9 @@ from detmode import DeterministicMode
 from detmode.table.rule_table import TORCH_VERSION, resolve
 from detmode.verify.cases import samples_of, tensors_of
 from detmode.verify.claims import same_bits
-from tests.mode.compiled.test_compiled import SINCE_2_10, UNEQUAL, rows, run
+from tests.mode.compiled.test_compiled import SINCE_2_10, UNEQUAL, rows
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.compiled_functions import FUNCTIONS, run
 from tests.shared.selection import families, of_this_week
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
