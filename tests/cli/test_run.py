@@ -211,6 +211,18 @@ def test_a_recording_says_whether_filling_can_be_left(
     assert (read in ours.stderr) == ("empty(3).sum" in code)
 
 
+def test_each_rank_has_a_recording_of_its_own(
+    run_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that its number names."""
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        ours = run_command("record", "-o", "run", "-c", "import torch; torch.ones(2)")
+        assert f"detmode: recorded to {Path('run') / f'rank{rank}'}" in ours.stderr
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["rank0", "rank1"]
+
+
 HASHES = """
 import os, sys
 print(os.environ.get("PYTHONHASHSEED"), "torch._dynamo" in sys.modules)

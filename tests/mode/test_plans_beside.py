@@ -1,18 +1,12 @@
 """Plans beside other modes, tracers, captures, threads, forks and interrupts."""
 
-import os
-import threading
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import detmode
 from detmode.bits.difference import same_bits
@@ -87,36 +81,6 @@ def test_calls_made_twice_are_made_by_a_launcher_once(played: Played) -> None:
     assert mode.report().head["recheck"]["differing"] == 0
 
 
-def test_tracers_get_no_plan(played: Played) -> None:
-    """FakeTensor, make_fx, vmap, inference mode and subclasses are as before a plan was there."""
-    x, index, source = example()
-    with simulated():
-        for _ in range(4):
-            added(x, index, source)
-    wanted = expected(lambda: added(x, index, source))
-    with simulated():
-        with FakeTensorMode() as fake:
-            result = added(*(fake.from_tensor(each) for each in (x, index, source)))
-            assert type(result).__name__ == "FakeTensor"
-        batched = torch.vmap(lambda each: added(each, index, source))(torch.stack([x, x]))
-        assert same_bits(batched[1], wanted)
-        with torch.inference_mode():
-            for _ in range(4):
-                result = added(x, index, source)
-            assert result.is_inference()
-            assert same_bits(result, wanted)
-        assert not added(x, index, source).is_inference()
-        for _ in range(4):
-            result = added(nn.Parameter(x), index, source)
-        assert same_bits(result.detach(), wanted)
-        assert result.grad_fn is not None
-    with simulated():
-        traced = make_fx(lambda *given: added(*given), tracing_mode="fake")(x, index, source)
-        for _ in range(4):
-            result = traced(x, index, source)
-    assert same_bits(result, wanted)
-
-
 def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
     """A call that a CUDA graph captures is never recorded; one behind the capture is."""
     with patch.object(plans, "is_captured", lambda tensors: True), simulated():
@@ -133,37 +97,6 @@ def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
         with patch.object(torch.cuda, "is_current_stream_capturing", **state):
             assert plans.is_captured(on_gpu) is capturing
             assert not plans.is_captured([torch.zeros(1)])
-
-
-def test_threads_play_at_once() -> None:
-    """Threads that play one plan at the same time get the bits of their own data."""
-    wanted = [expected(partial(added, *example(seed))) for seed in range(4)]
-    wrong: list[int] = []
-
-    def work(seed: int) -> None:
-        with simulated():
-            for _ in range(50):
-                if not same_bits(added(*example(seed)), wanted[seed]):
-                    wrong.append(seed)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_child_plays() -> None:
-    """A child that is forked inside the block goes on with the plans, and with the right bits."""
-    wanted = expected(lambda: added(*example(1)))
-    with simulated():
-        for _ in range(4):
-            added(*example())
-        if not (child := os.fork()):
-            os._exit(0 if same_bits(added(*example(1)), wanted) else 1)
-        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_interrupt_strikes_a_plan() -> None:

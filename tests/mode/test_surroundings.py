@@ -89,6 +89,28 @@ def trained():
     return torch.cat([p.detach().flatten() for p in net.parameters()])
 
 
+def recomputed(use_reentrant):
+    """Once more in backward: an enlarged scan in a checkpoint."""
+    return gradient(
+        lambda x: checkpoint(lambda t: enlarged(t.cumsum(2)).sin(), x, use_reentrant=use_reentrant)
+    )
+
+
+def watched():
+    """By anomaly detection and a profiler."""
+    with (
+        pytest.warns(UserWarning, match="Anomaly Detection"),
+        torch.autograd.detect_anomaly(),
+        # PyTorch 2.11 warns of cycles without acc_events.
+        torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+        ) as profile,
+    ):
+        result = gradient(enlarged)()
+    assert any("upsample" in event.key for event in profile.key_averages())
+    return result
+
+
 def on_meta():
     with torch.device("meta"):
         y = cumsum()
@@ -111,6 +133,9 @@ PROGRAMS = {
     "module hooks": (gradient(hooked), {ENLARGED}),
     "compiled module": (gradient(compiled), {ENLARGED}),
     "gradcheck": (gradient(checked), {ENLARGED}),
+    "checkpoint": (recomputed(False), {ENLARGED, SCAN}),
+    "re-entrant checkpoint": (recomputed(True), {ENLARGED, SCAN}),
+    "anomaly detection and profiler": (watched, {ENLARGED}),
     "optimizer": (trained, set()),
     "TorchFunctionMode": (on_meta, {SCAN}),
 }
@@ -150,23 +175,6 @@ def test_autocast(mode):
     assert product.dtype is torch.bfloat16
     assert scan[1].tolist() == [4, 4]
     assert [each[0] for each in actions(made)] == ["aten::mm.default", SCAN[0]]
-
-
-@pytest.mark.parametrize("use_reentrant", [True, False])
-def test_checkpoint(mode, substituted, use_reentrant):
-    """In a checkpoint the forward is met twice, the backward once; gradients are the same."""
-
-    @gradient
-    def program(x):
-        return checkpoint(lambda t: enlarged(t.cumsum(2)).sin(), x, use_reentrant=use_reentrant)
-
-    with mode() as made:
-        given = program()
-    assert torch.equal(given, program())
-    rows = {(overload, action): count for overload, action, count in actions(made)}
-    assert rows[ENLARGED] == 1
-    assert rows[SCAN] >= 2
-    assert substituted == ["aten::upsample_bilinear2d_backward"]
 
 
 @pytest.mark.parametrize("allowed", [False, True])
@@ -311,19 +319,3 @@ def test_a_mode_that_answers_by_itself_hides_the_call(mode):
         cumsum()
         index_add()
     assert actions(made) == [(*ADDED, 1)]
-
-
-def test_anomaly_mode_and_profiler(mode):
-    """Anomaly detection and the profiler run under the mode."""
-    with (
-        mode() as made,
-        pytest.warns(UserWarning, match="Anomaly Detection"),
-        torch.autograd.detect_anomaly(),
-        # PyTorch 2.11 warns of cycles without acc_events.
-        torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
-        ) as profile,
-    ):
-        enlarged(image()).sum().backward()
-    assert actions(made) == [(*ENLARGED, 1)]
-    assert any("upsample" in event.key for event in profile.key_averages())

@@ -133,6 +133,36 @@ def test_groups_and_numbers_of_collectives(runs: Path) -> None:
             assert shared == [key for key in others if {rank, member} <= set(key[0][1])]
 
 
+def test_ranks_of_one_run(runs: Path) -> None:
+    """Data and dropout of their own are no difference of ranks; what they share is the same."""
+    comparison = diff(runs / "none" / "rank0", runs / "none" / "rank1")
+    assert comparison.identical
+    assert comparison.ranks == ("0", "1")
+    assert comparison.different > 20
+    assert comparison.drift is None
+    assert str(comparison).startswith("ranks 0 and 1 have the same results of collectives")
+    assert "Ranks 0 and 1 have the same" in comparison.to_html()
+    data = json.loads(comparison.to_json())
+    assert (data["ranks"], data["drift"]) == (["0", "1"], None)
+
+
+def test_collective_that_gave_two_results(runs: Path) -> None:
+    """It is named, and its line."""
+    divergence = diff(runs / "transport" / "rank0", runs / "transport" / "rank1").divergence
+    assert (divergence.kind, divergence.call.overload) == ("replica", "c10d::allreduce_.default")
+    assert divergence.differing == ("mutated 0",)
+    assert divergence.call.site == line("the loss of all ranks")
+
+
+def test_weights_that_part(runs: Path) -> None:
+    """The call after which ranks do not have the same is named, though it may be meant so."""
+    comparison = diff(runs / "drift" / "rank0", runs / "drift" / "rank1")
+    assert comparison.identical
+    assert comparison.drift.call.overload == "aten::_foreach_mul_.Scalar"
+    assert comparison.drift.differing == ("([_, _, _, _], 1.0)", "([_, _, _, _], 1.125)")
+    assert "The first call after which the ranks have different bytes:" in str(comparison)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_ranks_of_different_groups_share_no_results(runs: Path, rank: int) -> None:
     """HSDP without a fault: what one group gathers is no replica of what another one does."""

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode.cuda import host
-from tests.mode.native_calls.ways import actions, added, again, convolved, data
+from tests.mode.native_calls.ways import actions, added, again, assert_same, convolved, data
 from tests.process.test_setting import exit_code_of_child
 from tests.shared.processes import run_forked
 
@@ -22,6 +22,11 @@ def in_inference_mode(function, *arguments):
         result = function(*arguments)
         assert result.is_inference()
     return result.clone()
+
+
+def seeded(function):
+    torch.manual_seed(0)
+    return function()
 
 
 def summed(x):
@@ -53,8 +58,14 @@ SURROUNDINGS = {
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
 def test_surroundings(name, ways):
-    """Transforms, tracers, subclasses, views and variants give what Python's way gives."""
-    ways.same(lambda: [SURROUNDINGS[name]() for _ in range(4)])
+    """Transforms, tracers, subclasses, views and variants give what they give without a plan."""
+
+    def program():
+        results = [seeded(SURROUNDINGS[name]) for _ in range(4)]
+        assert_same(results[1:], results[:1] * 3)
+        return results
+
+    ways.same(program)
 
 
 def convolved_with_an_error():
@@ -130,16 +141,19 @@ def test_errors(name, ways):
     assert ways.replayed
 
 
-def test_a_forked_child(ways):
-    """It goes on with the player, counts for itself, and ends."""
+@pytest.mark.parametrize("number", [0, 1], ids=["plans", "player"])
+def test_a_forked_child(number, ways):
+    """It goes on with the plans, or the player, counts for itself, and ends."""
     arguments = data()
-    with ways.by_player() as mode:
+    with ways.block(number) as mode:
         expected = again(lambda: added(*arguments))
 
         def check():
             before = ways.replayed
             same = torch.equal(again(lambda: added(*arguments)), expected)
-            return same and ways.replayed > before and actions(mode) == [("substitute", 8)]
+            return (
+                same and (ways.replayed > before) == number and actions(mode) == [("substitute", 8)]
+            )
 
         assert exit_code_of_child(check) == 0
         again(lambda: added(*arguments))
