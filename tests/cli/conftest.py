@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,10 +9,10 @@ from tests.shared.processes import run_forked
 
 
 @pytest.fixture
-def forks_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def forks_commands(tmp_path, monkeypatch):
     """Commands of ``detmode`` that a command calls need not import PyTorch first."""
 
-    def call(command: list[str], stdout: Any = None) -> int:
+    def call(command, stdout=None):
         assert command[:3] == [sys.executable, "-m", "detmode"]
         ended = run_forked("-m", [command[2:]], tmp_path, timeout=100)
         print(ended.stderr, end="", file=sys.stderr)

@@ -2,27 +2,20 @@
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 
 from detmode import verify
 from tests.shared import ROOT, needs
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def test_rules(run_command: Run) -> None:
+def test_rules(run_command):
     """JSON has the fields of Rule and the family; `--torch` and `--op` leave out other rows.
 
     Who comes with PyTorch's message has the caller's name, not the operator's.
     """
 
-    def rows(*options: str) -> list[dict[str, str]]:
+    def rows(*options):
         ours = run_command("rules", "--format", "json", *options)
         assert ours.returncode == 0, ours.stderr
         return json.loads(ours.stdout)
@@ -40,7 +33,7 @@ def test_rules(run_command: Run) -> None:
     assert "upsample_linear1d_backward_out_cuda" in table
 
 
-def test_doctor(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor(run_command, monkeypatch):
     """Each row has a state, an effect and a severity; exit code 1 where one is an error."""
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     ours = run_command("doctor", "--format", "json")
@@ -63,7 +56,7 @@ def test_doctor(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs.compiler
-def test_verify_says_what_it_skips(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_says_what_it_skips(run_command, monkeypatch):
     """Claims that cannot be checked here are in the matrix with their reason, and a line on stderr.
 
     An empty matrix is not taken for one in which everything holds.
@@ -72,7 +65,7 @@ def test_verify_says_what_it_skips(run_command: Run, monkeypatch: pytest.MonkeyP
     chosen = tuple(case for case in every if case.sample.name in ("large", "one_label"))
     monkeypatch.setattr(verify, "cases", lambda family: chosen)
 
-    def verified(family: str) -> tuple[list[dict[str, Any]], str]:
+    def verified(family):
         options = ("--device", "host", "--family", family, "--repeats", "2", "--format", "json")
         ours = run_command("verify", *options)
         assert ours.returncode == 0, ours.stderr
@@ -103,7 +96,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 
-def test_audit(run_command: Run, tmp_path: Path) -> None:
+def test_audit(run_command, tmp_path):
     """The report stands alone on stdout, as a page and as SARIF beside it.
 
     Exit code 1 where PyTorch would raise, as without substitutes; a program that fails has its own.
@@ -129,13 +122,13 @@ def test_audit(run_command: Run, tmp_path: Path) -> None:
     assert run_command(*audit, "script.py", "7").returncode == 7
 
 
-def test_explain(run_command: Run) -> None:
+def test_explain(run_command):
     """All names of an operator lead to its rows, each with a remedy and a page that there is.
 
     An operator without a rule is no error.
     """
 
-    def explained(*names: str) -> list[dict[str, Any]]:
+    def explained(*names):
         ours = run_command("explain", "--format", "json", *names)
         assert ours.returncode == 0, ours.stderr
         return json.loads(ours.stdout)
@@ -165,7 +158,7 @@ def test_explain(run_command: Run) -> None:
     assert "The floor is `source` and" in run_command("explain", "--long", "index_add").stdout
 
 
-def test_explain_says_once_what_several_operators_share(run_command: Run) -> None:
+def test_explain_says_once_what_several_operators_share(run_command):
     """Operators whose rows are equal have one paragraph, and a row that is refused its remedy."""
     shown = run_command("explain", "_ctc_loss_backward", "_cudnn_rnn").stdout
     paragraphs = shown.split("\n\n")

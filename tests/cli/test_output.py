@@ -4,10 +4,8 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +14,8 @@ from detmode import Report, ReportRow
 from detmode.reports import progress, terminal
 from tests.shared import needs
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
-
-def test_a_report_on_stdout(run_command: Run, tmp_path: Path) -> None:
+def test_a_report_on_stdout(run_command, tmp_path):
     """`-` for a file is stdout; `audit` then prints nothing else there."""
     ours = run_command("run", "--report", "-", "-c", "print('above')")
     assert ours.returncode == 0, ours.stderr
@@ -31,7 +27,7 @@ def test_a_report_on_stdout(run_command: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_script_whose_name_the_locale_cannot_read(run_python: Run, tmp_path: Path) -> None:
+def test_a_script_whose_name_the_locale_cannot_read(run_python, tmp_path):
     """In the locale C the name of a file has surrogates; its reports have the name as it is."""
     (tmp_path / "scr\u00efpt.py").write_text("import torch\ntorch.empty(2)\n", encoding="utf-8")
     old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -45,7 +41,7 @@ def test_a_script_whose_name_the_locale_cannot_read(run_python: Run, tmp_path: P
     assert "scr%C3%AFpt.py" in (tmp_path / "report.sarif").read_text(encoding="utf-8")
 
 
-def test_tables_fit_a_narrow_terminal(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_fit_a_narrow_terminal(run_command, monkeypatch):
     """A table that is wider than the terminal becomes paragraphs; what is piped stays a table."""
     monkeypatch.delenv("COLUMNS", raising=False)
     table = run_command("rules").stdout
@@ -60,7 +56,7 @@ def test_tables_fit_a_narrow_terminal(run_command: Run, monkeypatch: pytest.Monk
     assert "\n  because    " in run_command("rules", "--long").stdout
 
 
-def test_how_much_is_shown(run_command: Run, tmp_path: Path) -> None:
+def test_how_much_is_shown(run_command, tmp_path):
     """The verdict alone, every row with its reason, or JSON; a row is below its line of code.
 
     A call about which PyTorch is silent would raise under `--strict`.
@@ -87,7 +83,7 @@ def test_how_much_is_shown(run_command: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])
-def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -> None:
+def test_every_form_and_a_file(command, run_command, tmp_path):
     """`--format` or the ending of `-o` chooses the form; what is in a file is not printed too.
 
     The verdict and the next step are.
@@ -121,7 +117,7 @@ def test_every_form_and_a_file(command: str, run_command: Run, tmp_path: Path) -
             assert (tmp_path / "b").read_text() == written
 
 
-def test_a_report_that_cannot_be_written_is_kept(run_command: Run, tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_is_kept(run_command, tmp_path):
     """The run is not lost: it lies among temporary files, and the error says in which."""
     (tmp_path / "reports").mkdir()
     (tmp_path / "script.py").write_text("import os\nos.rmdir('reports')\n")
@@ -133,7 +129,7 @@ def test_a_report_that_cannot_be_written_is_kept(run_command: Run, tmp_path: Pat
     Path(kept[1]).unlink()
 
 
-def test_annotations(run_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_annotations(run_command, monkeypatch, tmp_path):
     """GitHub's workflow commands name a line of the repository, and escape what would end one."""
     (tmp_path / "a, b").mkdir()
     (tmp_path / "a, b" / "100%.py").write_text(
@@ -159,7 +155,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_colour(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour(run_command, monkeypatch):
     """It is for terminals that want it; what is piped has none, and the words are the same."""
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
@@ -181,7 +177,7 @@ def test_colour(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs.posix
-def test_a_count_stays_out_of_the_way() -> None:
+def test_a_count_stays_out_of_the_way():
     """On a terminal it stands below what the program prints, and not in a line that it has begun.
 
     Where stderr is no terminal there is none.

@@ -6,9 +6,7 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,8 +19,6 @@ from detmode.mode import warm
 from tests.shared import needs
 from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 SHOW = """
 import os, sys
@@ -51,12 +47,8 @@ CUBLAS = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     ],
 )
 def test_a_program_sees_what_python_shows_it(
-    arguments: tuple[str, ...],
-    run_python: Run,
-    run_command: Run,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    arguments, run_python, run_command, tmp_path, monkeypatch
+):
     """Its arguments, paths and names; and its exit code and last words, which the report follows.
 
     A first "--" means what it means to Python.
@@ -90,7 +82,7 @@ end()
         pytest.param("x = = 1", id="no Python", marks=pytest.mark.thorough),
     ],
 )
-def test_the_command_starts_over(program: str, run_python: Run, tmp_path: Path) -> None:
+def test_the_command_starts_over(program, run_python, tmp_path):
     """Variables that Python reads first are set; standard input survives, and is the program."""
     arguments = ("-", "a", "--", "-b")
     plain = run_python(*arguments, input=program, PYTHONHASHSEED="0", **CUBLAS)
@@ -105,7 +97,7 @@ def test_the_command_starts_over(program: str, run_python: Run, tmp_path: Path) 
         assert command[-5:] == ["report.json", *arguments]
 
 
-def test_traceback_shows_no_frame_of_detmode(run_command: Run, tmp_path: Path) -> None:
+def test_traceback_shows_no_frame_of_detmode(run_command, tmp_path):
     """A refused operator is shown from the script's line on, with PyTorch's message."""
     (tmp_path / "script.py").write_text(
         "import torch\ntorch.zeros(3).put_(torch.tensor([0]), torch.ones(1))\n"
@@ -126,7 +118,7 @@ def test_traceback_shows_no_frame_of_detmode(run_command: Run, tmp_path: Path) -
 
 
 @needs.compiler
-def test_simulation_gives_the_same_bits_for_every_seed(run_command: Run) -> None:
+def test_simulation_gives_the_same_bits_for_every_seed(run_command):
     """Kernels run on the host; the schedule's seed changes nothing."""
     code = """
 import torch
@@ -144,7 +136,7 @@ print(x.view(torch.int32).tolist())
 
 
 @pytest.mark.thorough
-def test_calls_made_twice(run_command: Run) -> None:
+def test_calls_made_twice(run_command):
     """A program fails whose last call differs when it is made again, and the report is given."""
     code = (
         "import itertools, torch\n"
@@ -183,9 +175,7 @@ sys.exit(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
     ids=str,
 )
 @pytest.mark.usefixtures("forks_commands")
-def test_run_twice(
-    arguments: tuple[str, ...], status: int, words: str, run_command: Run, tmp_path: Path
-) -> None:
+def test_run_twice(arguments, status, words, run_command, tmp_path):
     """The verdict is that of ``diff``; the program's output is shown once, and its failure wins."""
     (tmp_path / "program.py").write_text(TWICE)
     ours = run_command("run", "--twice", "program.py", *arguments)
@@ -200,9 +190,7 @@ def test_run_twice(
     [("torch.empty(3).fill_(1).sum()", True), ("torch.empty(3).sum()", False), ("1", False)],
     ids=["written", "unwritten", "no call"],
 )
-def test_a_recording_says_whether_filling_can_be_left(
-    code: str, is_safe: bool, run_command: Run
-) -> None:
+def test_a_recording_says_whether_filling_can_be_left(code, is_safe, run_command):
     """In one line, where no recorded call has read memory that nobody had written."""
     ours = run_command("record", "-o", "run", "-c", f"import torch; {code}")
     assert ours.returncode == 0, ours.stderr
@@ -211,9 +199,7 @@ def test_a_recording_says_whether_filling_can_be_left(
     assert (read in ours.stderr) == ("empty(3).sum" in code)
 
 
-def test_each_rank_has_a_recording_of_its_own(
-    run_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_has_a_recording_of_its_own(run_command, tmp_path, monkeypatch):
     """In a folder that its number names."""
     for rank in "01":
         monkeypatch.setenv("RANK", rank)
@@ -239,9 +225,7 @@ print(os.environ.get("PYTHONHASHSEED"), "torch._dynamo" in sys.modules)
         ]
     ),
 )
-def test_what_is_only_observed_runs_as_by_itself(
-    command: tuple[str, ...], expected: str, run_python: Run
-) -> None:
+def test_what_is_only_observed_runs_as_by_itself(command, expected, run_python):
     """Without the mode no variable is set: runs that differ by hash order have other recordings.
 
     PyTorch's compiler, which takes longer to import than PyTorch, is left to programs that use it.
@@ -260,12 +244,8 @@ def test_what_is_only_observed_runs_as_by_itself(
     ],
 )
 def test_kernels_are_warm_when_the_program_starts(
-    options: tuple[str, ...],
-    environment: dict[str, str],
-    place: str,
-    run_command: Run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    options, environment, place, run_command, monkeypatch
+):
     """On the device that the process will use; a note tells what was done, unless it is quiet."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -278,7 +258,7 @@ def test_kernels_are_warm_when_the_program_starts(
         assert ("detmode: note: Warm." in ours.stderr.splitlines()) is not bool(quiet)
 
 
-def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_simulated_is_said(run_command, monkeypatch):
     """One line, and the script runs under the mode without simulation.
 
     Nor is a report without CUDA tensors taken for what a GPU would show.
@@ -301,7 +281,7 @@ def test_what_is_not_simulated_is_said(run_command: Run, monkeypatch: pytest.Mon
 
 
 @needs.posix
-def test_an_interrupted_program(tmp_path: Path) -> None:
+def test_an_interrupted_program(tmp_path):
     """Ctrl-C gives a line in place of a traceback, and the report of what was done.
 
     What the program has started is stopped, what it registered for its exit runs, and it ends by
@@ -329,13 +309,13 @@ time.sleep(500)
     assert ours.stdout == "still alive: False\n"
 
 
-def test_an_interrupted_command(run_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_command(run_command, monkeypatch):
     """A command that runs no program says that it was interrupted, and ends in the same way."""
 
-    def interrupted(*_: object) -> None:
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    def die_of(number: signal.Signals) -> None:
+    def die_of(number):
         raise SystemExit(128 + number)
 
     monkeypatch.setattr("detmode.environment.doctor.findings", interrupted)

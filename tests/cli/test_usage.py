@@ -3,23 +3,18 @@
 import os
 import re
 import shlex
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from detmode.cli import parser
 from tests.shared.selection import todays_forms
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
 
 def lines_of(text: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def test_detmode_alone_is_help(run_command: Run) -> None:
+def test_detmode_alone_is_help(run_command):
     """It prints the commands, and first steps."""
     ours = run_command()
     assert (ours.returncode, ours.stderr) == (0, "")
@@ -31,7 +26,7 @@ PUT = "import torch; torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))"
 
 @pytest.mark.parametrize("command", todays_forms([("run",), ("audit",), ("run", "--twice")]))
 @pytest.mark.usefixtures("forks_commands")
-def test_defaults_of_a_project(command: tuple[str, ...], run_command: Run, tmp_path: Path) -> None:
+def test_defaults_of_a_project(command, run_command, tmp_path):
     """`[tool.detmode]` stands for options that are not typed; typed ones win."""
     assert run_command(*command, "--override", "aten::put=error", "-c", PUT).returncode == 1
     project = '[tool.detmode]\nstrict = true\noverride = ["aten::put=error"]\n'
@@ -41,7 +36,7 @@ def test_defaults_of_a_project(command: tuple[str, ...], run_command: Run, tmp_p
     assert allowed.returncode == 0, allowed.stderr
 
 
-def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
+def test_a_wrong_default_of_a_project(run_command, tmp_path):
     """One line names the file; commands for which it has no defaults do not read it."""
     for line, words in (
         ("strikt = true", "has no option 'strikt'; did you mean 'strict'?"),
@@ -69,10 +64,7 @@ def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
         (("run", "--recheck", "2", __file__), "from 0 to 1"),
         (("run", "--report", "/nowhere/report.json", "x.py"), "/nowhere"),
         (("run", "--html", "/", "x.py"), "is a folder"),
-        (
-            ("run", "--epochs", "3", "x.py"),
-            "(the script's own options go after its name);",
-        ),
+        (("run", "--epochs", "3", "x.py"), "(the script's own options go after its name);"),
         (("run", "--twice", "--warm", "x.py"), "to which --warm does not belong"),
         (("run", "--twice", "-"), "give a file in place of standard input"),
         (("doctor", "now"), "see 'detmode doctor --help'"),
@@ -87,6 +79,13 @@ def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
         (("run", "--quiet", "--long", "x.py"), "not allowed with"),
         (("run", "--report", "x", "--html", "./x", "x.py"), "both would be written to x"),
         (("record", "-o", "x", "--warn-only", "-c", "1"), "give --deterministic as well"),
+        (("record", "-o", "x", "--steps", "7", "-c", "1"), "give them as BEGIN:END"),
+        (("record", "-o", "x", "--steps", "7:7", "-c", "1"), "give them as BEGIN:END"),
+        (("record", "-o", "x", "--level", "line", "-c", "1"), "invalid choice: 'line'"),
+        (
+            ("record", "-o", "x", "--level", "step", "--dump", "aten::mm@0", "-c", "1"),
+            "level 'step' sees no calls to dump",
+        ),
         (("record", "-o", "-", "x.py"), "a recording is a folder"),
         (("diff", "--", "nowhere", "-"), "no trace at nowhere; 'detmode record -o FOLDER SCRIPT'"),
         (("rules", "--torch", "new"), "2.13"),
@@ -115,9 +114,7 @@ def test_a_wrong_default_of_a_project(run_command: Run, tmp_path: Path) -> None:
         (("bogus",), "no command 'bogus'; see 'detmode --help'"),
     ],
 )
-def test_wrong_usage_is_one_line_and_2(
-    arguments: tuple[str, ...], words: str, run_command: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_usage_is_one_line_and_2(arguments, words, run_command, monkeypatch):
     """Errors name what was asked, or what to do; a terminal that is wide enough has one line."""
     monkeypatch.setenv("COLUMNS", "1000")
     ours = run_command(*arguments)
@@ -133,9 +130,7 @@ def test_wrong_usage_is_one_line_and_2(
         ("DETMODE_LOG_FORMAT", "is no format; give text or json"),
     ],
 )
-def test_a_log_that_cannot_be(
-    variable: str, words: str, run_command: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be(variable, words, run_command, monkeypatch):
     """The environment's wishes for the log are checked by every command."""
     monkeypatch.setenv(variable, "bogus")
     ours = run_command("rules")
@@ -143,9 +138,7 @@ def test_a_log_that_cannot_be(
     assert ours.stderr == f"detmode: error: {variable}='bogus' {words}\n"
 
 
-def test_a_report_that_cannot_be_written_is_said_first(
-    run_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_report_that_cannot_be_written_is_said_first(run_command, monkeypatch, tmp_path):
     """Before the program runs, so that no work is lost."""
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     ours = run_command("run", "--report", "report.json", "x.py")
@@ -153,7 +146,7 @@ def test_a_report_that_cannot_be_written_is_said_first(
     assert f"no permission to write to {tmp_path}" in ours.stderr
 
 
-def test_help(run_command: Run, run_python: Run) -> None:
+def test_help(run_command, run_python):
     """It has every command, with examples that are right; asking for it does not import PyTorch."""
     parsers, commands = parser._parsers()
     page = run_command("--help").stdout
@@ -179,7 +172,7 @@ finally:
 
 
 @pytest.mark.parametrize("command", ["audit", "run"])
-def test_the_options_of_the_command_line(command: str, run_command: Run) -> None:
+def test_the_options_of_the_command_line(command, run_command):
     """Remedies name the options that are typed there, and not the arguments of a mode."""
     code = "import torch; torch.relu(torch.ones(2))"
     ours = run_command(command, "--override", "aten::relu=warn", "-c", code)

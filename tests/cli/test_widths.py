@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -79,7 +78,7 @@ python = "3.9.1 of a distribution with a long name, with patches"
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> None:
+def programs(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "varying.py").write_text(VARYING)
     (tmp_path / "other.lock").write_text(LOCK)
@@ -105,9 +104,7 @@ def too_wide(lines: list[str], width: int) -> list[str]:
 
 @needs.compiler
 @pytest.mark.parametrize(("name", "width"), todays_forms(product(COMMANDS, WIDTHS)))
-def test_no_line_is_wider_than_the_terminal(
-    name: str, width: int, run_command: Run, programs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_line_is_wider_than_the_terminal(name, width, run_command, programs, monkeypatch):
     """All that a command prints, on both streams, has at most the terminal's columns."""
     lines = printed(run_command, monkeypatch, width, *COMMANDS[name])
     wide = too_wide(lines, width)
@@ -115,9 +112,7 @@ def test_no_line_is_wider_than_the_terminal(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_diff_fits(
-    width: int, run_command: Run, programs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diff_fits(width, run_command, programs, monkeypatch):
     """So has the comparison of two runs, at each level, with and without their tensors."""
     lines = []
     for level, dump in (("call", "--dump=aten::rand.generator@0"), ("module", ""), ("step", "")):

@@ -12,18 +12,18 @@ from tests.shared.varying import FAULTY, STATE
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left_behind(nothing_left_behind: None) -> None:
+def _nothing_left_behind(nothing_left_behind):
     pass
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+def played(monkeypatch):
     """Counts the calls that plans have made."""
     return Played(monkeypatch)
 
 
 @pytest.fixture
-def fresh_operators(cublas_workspace: None) -> None:
+def fresh_operators(cublas_workspace):
     """Operators that vary, draw or warn begin anew."""
     STATE.update(calls=0, random=random.Random(0), one_in=FAULTY)
     torch.manual_seed(0)

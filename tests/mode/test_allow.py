@@ -39,10 +39,7 @@ def test_names(mode, name):
             assert put().tolist() == [1, 0, 0]
         with pytest.raises(RuntimeError):
             put()
-    assert actions(made) == [
-        ("aten::put_.default", "allow", 1),
-        ("aten::put_.default", "error", 1),
-    ]
+    assert actions(made) == [("aten::put_.default", "allow", 1), ("aten::put_.default", "error", 1)]
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,7 @@ def test_only_warn_only_is_positional():
         (("aten::put.defualt",), ValueError, "'aten::put' has no overload 'defualt'"),
         (("aten::putt*",), ValueError, "no operator of aten matches"),
         (("aten::linear",), ValueError, "PyTorch takes 'aten::linear' apart before a mode sees it"),
-        (
-            ("aten::max_pool3d",),
-            ValueError,
-            "made of, as 'aten::max_pool3d_with_indices_backward'",
-        ),
+        (("aten::max_pool3d",), ValueError, "made of, as 'aten::max_pool3d_with_indices_backward'"),
     ],
 )
 def test_wrong_arguments_of_allow(operators, error, text):

@@ -59,7 +59,7 @@ def test_decorator_keeps_name_and_result(mode):
     made = mode()
 
     @made
-    def total(n: int) -> torch.Tensor:
+    def total(n):
         """Adds up."""
         return x.cumsum(0) if n == 0 else total(n - 1)
 

@@ -94,10 +94,7 @@ def test_threads_count_each_call(mode, hasty, monkeypatch):
     ("hold", "read"),
     [
         (lambda: deterministic_flag(False), torch.are_deterministic_algorithms_enabled),
-        (
-            lambda: holding(FILL, False),
-            lambda: torch.utils.deterministic.fill_uninitialized_memory,
-        ),
+        (lambda: holding(FILL, False), lambda: torch.utils.deterministic.fill_uninitialized_memory),
     ],
 )
 def test_calls_of_two_threads_overlap(mode, hold, read, order):

@@ -1,18 +1,16 @@
 """What a plan of a call holds for: other arguments are other calls."""
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
 import detmode
 from detmode import Refuse, RuleTable
 from detmode.bits.difference import same_bits
 from detmode.mode import plans
 from detmode.table.conditions import on, requires_grad
-from tests.mode.planned import Played, added, example, expected, launcher_of_index_add, simulated
+from tests.mode.planned import added, example, expected, launcher_of_index_add, simulated
 from tests.shared import needs
 from tests.shared.programs import rule
 from tests.shared.sparse_matrices import sparse_matrices
@@ -20,11 +18,11 @@ from tests.shared.sparse_matrices import sparse_matrices
 pytestmark = [needs.compiler, pytest.mark.usefixtures("without_player")]
 
 
-def test_other_arguments_are_other_calls(played: Played) -> None:
+def test_other_arguments_are_other_calls(played):
     """Numbers, dtypes, strides, alignment and gradients are told apart, -0.0 from 0.0 included."""
     x, index, source = example()
     shifted = torch.empty(16)[1:].view(5, 3).copy_(x)
-    calls: list[Callable[[], Tensor]] = [
+    calls = [
         lambda: added(x, index, source),
         lambda: added(x, index, source, alpha=2),
         lambda: added(x, index, source, alpha=2.5),
@@ -50,11 +48,11 @@ def test_other_arguments_are_other_calls(played: Played) -> None:
 
 # PyTorch tells once of its support of such layouts.
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
-def test_sparse_matrices_are_told_apart(played: Played) -> None:
+def test_sparse_matrices_are_told_apart(played):
     """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
     matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)
 
-    def multiplied(matrix: Tensor, factor: float) -> Tensor:
+    def multiplied(matrix, factor):
         """All products are made from one line."""
         return (matrix @ dense.to(matrix.dtype).mul(factor)).detach()
 
@@ -69,7 +67,7 @@ def test_sparse_matrices_are_told_apart(played: Played) -> None:
         assert all(same_bits(got[name], wanted[name]) for name in matrices)
 
 
-def test_inputs_that_share_memory(played: Played) -> None:
+def test_inputs_that_share_memory(played):
     """Inputs that are read may share memory; one that is written may not, with ATen's error."""
     x, index, source = example()
     with simulated():
@@ -96,7 +94,7 @@ def test_inputs_that_share_memory(played: Played) -> None:
         )
 
 
-def test_errors_are_atens_after_a_plan_is_there() -> None:
+def test_errors_are_atens_after_a_plan_is_there():
     """An index out of range and shapes that do not fit raise as before, and nothing is lost."""
     x, index, source = example()
     with simulated():
@@ -109,7 +107,7 @@ def test_errors_are_atens_after_a_plan_is_there() -> None:
         assert same_bits(added(x, index, source), expected(lambda: added(x, index, source)))
 
 
-def test_out_is_written_and_returned(played: Played) -> None:
+def test_out_is_written_and_returned(played):
     """A plan writes an ``out=`` of the right size; another one is resized, with ATen's words."""
     x, index, source = example()
     wanted = expected(lambda: added(x, index, source))
@@ -124,7 +122,7 @@ def test_out_is_written_and_returned(played: Played) -> None:
     assert same_bits(out, wanted)
 
 
-def test_a_plan_is_for_one_alignment(played: Played) -> None:
+def test_a_plan_is_for_one_alignment(played):
     """A launcher may have chosen wide loads, which memory at other addresses does not allow."""
     x, index, source = example()
     shifted = torch.cat([torch.zeros(1), source.flatten()])[1:].view(7, 3)
@@ -138,7 +136,7 @@ def test_a_plan_is_for_one_alignment(played: Played) -> None:
                 assert played.count == count + max(calls - (memory is source), 0)
 
 
-def test_a_plan_is_for_one_mode_of_gradients() -> None:
+def test_a_plan_is_for_one_mode_of_gradients():
     """A plan is not replayed for calls without gradients where a row asks for gradients."""
     rules = [
         rule("aten::index_add", launcher_of_index_add(), when=on("cuda") & requires_grad("self")),
@@ -153,7 +151,7 @@ def test_a_plan_is_for_one_mode_of_gradients() -> None:
             added(x, index, source)
 
 
-def test_variants_of_a_form_are_bounded(played: Played) -> None:
+def test_variants_of_a_form_are_bounded(played):
     """Of a form that comes in ever other strides some have plans, and all have the right bits."""
     _, index, source = example()
     with simulated():

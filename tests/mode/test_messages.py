@@ -8,12 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from detmode import (
-    DeterminismWarning,
-    DeterministicMode,
-    Refuse,
-    allow,
-)
+from detmode import DeterminismWarning, DeterministicMode, Refuse, allow
 from detmode.mode import messages
 from detmode.mode.audit import Audit
 from detmode.table.rule import CUBLAS

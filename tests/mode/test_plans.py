@@ -1,13 +1,11 @@
 """A call that a plan repeats does what its launcher would have done, and is counted alike."""
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from detmode import RuleTable, Substitute
 from detmode.bits.difference import same_bits
@@ -16,26 +14,11 @@ from detmode.mode import plans
 from detmode.process.arguments import tensors_in
 from detmode.table.conditions import on
 from detmode.verify.cases import Case, call, cases
-from tests.mode.planned import (
-    Played,
-    added,
-    by_launchers,
-    example,
-    launcher_of_index_add,
-    simulated,
-)
+from tests.mode.planned import added, by_launchers, example, launcher_of_index_add, simulated
 from tests.shared import needs
 from tests.shared.processes import run_forked
 from tests.shared.programs import rule
-from tests.shared.selection import (
-    PROFILE,
-    Group,
-    check_each,
-    every_case,
-    grouped,
-    once,
-    todays_forms,
-)
+from tests.shared.selection import PROFILE, check_each, every_case, grouped, once, todays_forms
 
 GROUPS = grouped(every_case() if PROFILE.thorough else todays_forms(once(cases())))
 _READ = "values are read on the host"
@@ -82,13 +65,13 @@ def with_same_entries(case: Case, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
-def test_every_sample_has_the_launchers_bits(group: Group, played: Played) -> None:
+def test_every_sample_has_the_launchers_bits(group, played):
     """In program order and shuffled, a plan gives the bits, the written inputs, and the rows.
 
     The data differ from those with which it was recorded. What has no plan is known, and why.
     """
 
-    def check(case: Case) -> None:
+    def check(case):
         plans.forget()
         number = len(str(case))
         intercept = "all" if number % 2 or "cudnn" in case.sample.op else "listed"
@@ -106,45 +89,7 @@ def test_every_sample_has_the_launchers_bits(group: Group, played: Played) -> No
     check_each(group, check)
 
 
-@pytest.mark.parametrize("intercept", ["all", "listed"])
-def test_reports_of_a_training_are_equal(intercept: str, played: Played) -> None:
-    """Rows, lines, modules, counts and weights are those of the launchers, backward included."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(9, 4)
-            self.pad = nn.ReplicationPad1d(1)
-
-        def forward(self, x: Tensor) -> Tensor:
-            spread = self.pad(self.table(x).transpose(1, 2)).sum(2)
-            return added(spread, x[:, 0] % 3, spread * 2.0).cumsum(0)
-
-    def train() -> tuple[Any, Any]:
-        torch.manual_seed(0)
-        net = Net()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        with simulated(intercept=intercept) as mode:
-            for step in range(5):
-                optimizer.zero_grad()
-                net((torch.arange(15).view(3, 5) + step) % 9).square().sum().backward()
-                optimizer.step()
-        rows = [
-            (row.overload, row.action, row.count, row.site, row.modules) for row in mode.records
-        ]
-        return rows, [parameter.detach() for parameter in net.parameters()]
-
-    rows, weights = train()
-    count = played.count
-    with by_launchers():
-        rows_of_launchers, wanted = train()
-    assert count >= 8
-    assert played.count == count
-    assert rows == rows_of_launchers
-    assert all(map(same_bits, weights, wanted))
-
-
-def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
+def test_a_form_is_recorded_at_its_second_sight(played):
     """The first two calls go to the launcher; from then on a plan makes them, in any mode."""
     for times in (0, 0, 1, 2):
         with simulated():
@@ -154,12 +99,12 @@ def test_a_form_is_recorded_at_its_second_sight(played: Played) -> None:
     assert played.count == 3, "the first call at a line of a mode begins its row"
 
 
-def test_a_new_form_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_form_is_looked_up_once(monkeypatch):
     """Programs with ever new shapes pay one look-up a call, and none that may record."""
     looked_up, recorded = [], []
     run = plans.Plans.run
 
-    def function_for(functions: plans.FormFunctions, number: int) -> Callable[..., object]:
+    def function_for(functions, number):
         looked_up.append(number)
         return dict.__getitem__(functions, number)
 
@@ -189,22 +134,20 @@ assert (row.count, [len(each) for each in planned._variants.values()]) == (3, [1
 """
 
 
-def test_a_recording_imports_no_compiler(tmp_path: Path) -> None:
+def test_a_recording_imports_no_compiler(tmp_path):
     """PyTorch's compiler, whose import takes seconds, is left to programs that compile."""
     ended = run_forked("-c", [[_RECORDED]], tmp_path, timeout=100)
     assert ended.returncode == 0, ended.stderr
 
 
-def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
+def test_other_peoples_substitutes_are_called_each_time(played):
     """A function that a program gives as a substitute may do anything: it gets no plan.
 
     Nor do the other rows of its operator, with detmode's own launcher.
     """
     calls = []
 
-    def substitute(
-        self: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1
-    ) -> Tensor:
+    def substitute(self, dim, index, source, alpha=1):
         calls.append(dim)
         return self.clone()
 
@@ -219,7 +162,7 @@ def test_other_peoples_substitutes_are_called_each_time(played: Played) -> None:
     assert played.count == 0
 
 
-def test_refusals_are_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_are_told(caplog):
     """The logger of plans says once, at level DEBUG, which calls have none and why."""
     with caplog.at_level(logging.DEBUG, "detmode.plans"), simulated():
         for _ in range(5):

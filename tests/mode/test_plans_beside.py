@@ -1,6 +1,5 @@
 """Plans beside other modes, tracers, captures, threads, forks and interrupts."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,7 @@ from detmode.bits.difference import same_bits
 from detmode.cuda import host
 from detmode.mode import plans
 from detmode.sites.observers import Observer
-from tests.mode.planned import Played, added, example, expected, simulated
+from tests.mode.planned import added, example, expected, simulated
 from tests.shared import needs
 from tests.shared.programs import Seen
 
@@ -36,7 +35,7 @@ class Observed(Observer):
 
 
 @pytest.mark.parametrize("outer", [Observed, Seen])
-def test_other_modes_see_the_calls(outer: Callable[[], Any], played: Played) -> None:
+def test_other_modes_see_the_calls(outer, played):
     """Calls under an observer or another mode are made by their launchers, plan or not."""
     arguments = example()
     with simulated():
@@ -53,7 +52,7 @@ def test_other_modes_see_the_calls(outer: Callable[[], Any], played: Played) -> 
         assert seen.names.count("aten::index_add") == 4
 
 
-def test_regions_and_overrides_act(played: Played) -> None:
+def test_regions_and_overrides_act(played):
     """An allowed call runs as PyTorch runs it, and a plan goes on behind the region."""
     arguments = example()
     with simulated() as mode:
@@ -71,7 +70,7 @@ def test_regions_and_overrides_act(played: Played) -> None:
     assert {row.action for row in mode.records} == {"allow"}
 
 
-def test_calls_made_twice_are_made_by_a_launcher_once(played: Played) -> None:
+def test_calls_made_twice_are_made_by_a_launcher_once(played):
     """``recheck`` compares a plan with the launcher, and counts each call once."""
     with simulated(recheck=1.0) as mode:
         for _ in range(5):
@@ -81,7 +80,7 @@ def test_calls_made_twice_are_made_by_a_launcher_once(played: Played) -> None:
     assert mode.report().head["recheck"]["differing"] == 0
 
 
-def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
+def test_nothing_is_recorded_during_a_capture(played):
     """A call that a CUDA graph captures is never recorded; one behind the capture is."""
     with patch.object(plans, "is_captured", lambda tensors: True), simulated():
         for _ in range(4):
@@ -91,7 +90,7 @@ def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
         for _ in range(3):
             added(*example())
     assert played.count == 2
-    on_gpu: list[Any] = [SimpleNamespace(is_cuda=True)]
+    on_gpu = [SimpleNamespace(is_cuda=True)]
     for capturing in (False, True):
         state = {"return_value": capturing}
         with patch.object(torch.cuda, "is_current_stream_capturing", **state):
@@ -99,7 +98,7 @@ def test_nothing_is_recorded_during_a_capture(played: Played) -> None:
             assert not plans.is_captured([torch.zeros(1)])
 
 
-def test_an_interrupt_strikes_a_plan() -> None:
+def test_an_interrupt_strikes_a_plan():
     """Ctrl-C in a launch of a plan, or while one is recorded, leaves nothing behind."""
     wanted = expected(lambda: added(*example(1)))
     for before in range(5):

@@ -4,12 +4,10 @@ import copy
 import os
 import random
 import statistics
-import subprocess
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +27,6 @@ from tests.shared import needs
 from tests.shared.selection import todays_forms
 from tests.shared.varying import STATE, add_, counts, draw, draw_more, warn
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
 pytestmark = pytest.mark.usefixtures("fresh_operators")
 
 
@@ -50,7 +45,7 @@ def training(steps: int) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("rate", [0.2, 1.0])
-def test_the_program_is_as_without(rate: float) -> None:
+def test_the_program_is_as_without(rate):
     """No value, generator or report differs, though calls are made twice; none is blamed."""
     with DeterministicMode(simulate="cuda") as plain:
         expected = training(3)
@@ -66,7 +61,7 @@ def test_the_program_is_as_without(rate: float) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_what_repeats_only_from_the_same_state() -> None:
+def test_what_repeats_only_from_the_same_state():
     """Random operators start from the same generators; what is written, from the same bytes."""
     x = torch.ones(4)
     with DeterministicMode(recheck=1.0) as mode:
@@ -81,7 +76,7 @@ def test_what_repeats_only_from_the_same_state() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_generators_go_on_from_the_first_call() -> None:
+def test_generators_go_on_from_the_first_call():
     """The numbers that the second call draws do not move the program's generator."""
     torch.rand(1)
     expected = torch.get_rng_state()
@@ -129,10 +124,10 @@ WORKS: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("drawn_from", todays_forms(DRAWS))
 @pytest.mark.parametrize("work", WORKS)
-def test_other_threads_draw_no_number_twice(work: str, drawn_from: str) -> None:
+def test_other_threads_draw_no_number_twice(work, drawn_from):
     """Rechecked calls set no generator back from which another thread draws; none is blamed."""
 
-    def calls() -> None:
+    def calls():
         with DeterministicMode(simulate="cuda", recheck=1.0) as mode:
             x = torch.ones(64)
             for _ in range(40):
@@ -143,7 +138,7 @@ def test_other_threads_draw_no_number_twice(work: str, drawn_from: str) -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_numbers_of_a_private_generator_are_compared() -> None:
+def test_numbers_of_a_private_generator_are_compared():
     """A call that takes a generator is made twice, also beside other threads that do not draw."""
     waiting = threading.Event()
     thread = threading.Thread(target=waiting.wait)
@@ -159,20 +154,20 @@ def test_numbers_of_a_private_generator_are_compared() -> None:
     assert counts(mode)["made_twice"] == 5  # all but the last, which takes no generator
 
 
-def test_warnings_of_other_threads() -> None:
+def test_warnings_of_other_threads():
     """No filter changes, also while threads change them, and no warning is lost or doubled."""
     # What the calls warn of is not what the other thread counts.
     warnings.simplefilter("ignore")
     show = warnings._showwarnmsg  # type: ignore[attr-defined]  # it is not public
     before = list(warnings.filters)
 
-    def caught() -> int:
+    def caught():
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             warnings.warn("beside", stacklevel=1)
         return sum(str(each.message) == "beside" for each in heard)
 
-    def calls() -> None:
+    def calls():
         with DeterministicMode(simulate="cuda", recheck=1.0):
             for _ in range(40):
                 warn(torch.ones(4))
@@ -183,7 +178,7 @@ def test_warnings_of_other_threads() -> None:
     assert warnings._showwarnmsg is show  # type: ignore[attr-defined]  # as above
 
 
-def test_no_warning_is_given_again() -> None:
+def test_no_warning_is_given_again():
     """A call that warns does so once, although it is made twice."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -194,7 +189,7 @@ def test_no_warning_is_given_again() -> None:
     assert (STATE["calls"], counts(mode)["made_twice"]) == (2, 3)
 
 
-def test_no_tensor_is_kept() -> None:
+def test_no_tensor_is_kept():
     """A window holds digests alone: the program's memory is free when it is done with it."""
     with DeterministicMode(recheck=1.0) as mode:
         x = torch.ones(3)
@@ -206,7 +201,7 @@ def test_no_tensor_is_kept() -> None:
 
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
-def test_listed_calls_alone() -> None:
+def test_listed_calls_alone():
     """intercept="listed" receives the calls of listed operators, and samples those."""
     with DeterministicMode(recheck=1.0, simulate="cuda", intercept="listed") as mode:
         torch.ones(4).neg()
@@ -216,7 +211,7 @@ def test_listed_calls_alone() -> None:
 
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
-def test_listed_calls_are_counted_in_their_kernels() -> None:
+def test_listed_calls_are_counted_in_their_kernels():
     """A level that lists counts nothing more where it is a dispatch mode, inside a call."""
     with DeterministicMode(recheck=1.0, simulate="cuda", intercept="listed") as mode:
         level = listed.acting()
@@ -228,11 +223,11 @@ def test_listed_calls_are_counted_in_their_kernels() -> None:
 
 @pytest.mark.thorough
 @needs.compiler
-def test_compiled_code() -> None:
+def test_compiled_code():
     """A listed operator in compiled code is made twice, and counted once at its line."""
     x, index, source = torch.ones(4), torch.tensor([1, 1]), torch.rand(2)
 
-    def step(x: Tensor) -> Tensor:
+    def step(x):
         return (x * 2).index_add(0, index, source).sin()
 
     with DeterministicMode(recheck=1.0, simulate="cuda") as mode:
@@ -244,7 +239,7 @@ def test_compiled_code() -> None:
     assert [row.count for row in mode.records if "index_add" in row.overload] == [2]
 
 
-def test_outer_modes_see_one_call(tmp_path: Path) -> None:
+def test_outer_modes_see_one_call(tmp_path):
     """A mode outside, such as a recording, sees each call of the program once."""
     for number, rate in enumerate((0.0, 1.0)):
         with detmode.record(tmp_path / str(number)), DeterministicMode(recheck=rate):
@@ -252,7 +247,7 @@ def test_outer_modes_see_one_call(tmp_path: Path) -> None:
     assert detmode.diff(tmp_path / "0", tmp_path / "1").identical
 
 
-def test_blocks_inside_blocks() -> None:
+def test_blocks_inside_blocks():
     """A mode that is entered again goes on with its sample; the innermost mode's sample acts."""
     mode = DeterministicMode(recheck=1.0)
     with mode, mode:
@@ -268,7 +263,7 @@ def test_blocks_inside_blocks() -> None:
     assert copy.copy(mode).rechecked is None
 
 
-def test_nothing_is_added_without() -> None:
+def test_nothing_is_added_without():
     """PyTorch calls the method that counts calls of the level of a mode with recheck alone."""
     with DeterministicMode(), DeterministicMode(recheck=0.1):
         plain, rechecked = _get_current_dispatch_mode_stack()
@@ -278,7 +273,7 @@ def test_nothing_is_added_without() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_process_is_not_sampled() -> None:
+def test_a_forked_process_is_not_sampled():
     """A worker inherits the mode: it makes no call twice, and ends without comparing any."""
     with DeterministicMode(recheck=1.0) as mode:
         torch.ones(3).neg()
@@ -290,7 +285,7 @@ def test_a_forked_process_is_not_sampled() -> None:
 
 
 @pytest.mark.parametrize("rate", [1e-3, 0.3])
-def test_the_share_is_the_rate(rate: float) -> None:
+def test_the_share_is_the_rate(rate):
     """Gaps between sampled calls have the mean and the spread of independent draws."""
     sample, gaps = SampledCalls(rate), []
     for _ in range(4000):
@@ -302,7 +297,7 @@ def test_the_share_is_the_rate(rate: float) -> None:
     assert statistics.stdev(gaps) == pytest.approx((1 - rate) ** 0.5 / rate, rel=0.1)
 
 
-def test_ranks_are_added() -> None:
+def test_ranks_are_added():
     """The one report of ranks has the calls of all, in JSON and in its text."""
     seen = {"rate": 0.1, "calls": 1000, "sampled": 100, "made_twice": 60, "differing": 0}
     report = Report((), head={"recheck": seen})

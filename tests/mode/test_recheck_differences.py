@@ -4,7 +4,6 @@ import pickle
 import random
 import statistics
 from bisect import bisect_left
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,10 +39,10 @@ class Faults(TorchDispatchMode):
 pytestmark = pytest.mark.usefixtures("fresh_operators")
 
 
-def test_a_difference_is_told_whole(line: Callable[[object], list[str]]) -> None:
+def test_a_difference_is_told_whole(line):
     """The error has operator, line, rank, number and both digests, and the remedy works."""
 
-    def program() -> None:
+    def program():
         torch.ones(2).neg()
         count(torch.ones(3))  # here
 
@@ -66,7 +65,7 @@ def test_a_difference_is_told_whole(line: Callable[[object], list[str]]) -> None
     assert counts(mode)["made_twice"] == counts(mode)["calls"] - 1
 
 
-def test_a_window_ends_the_wait() -> None:
+def test_a_window_ends_the_wait():
     """A difference is raised after 32 calls made twice, where the program goes on for longer."""
     made = 0
     with pytest.raises(RecheckError), DeterministicMode(recheck=1.0):
@@ -77,7 +76,7 @@ def test_a_window_ends_the_wait() -> None:
     assert made == WINDOW - 3  # ones, count and the addition in it came before
 
 
-def test_another_error_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_error_goes_on(caplog):
     """An error that ends the block is raised, and the difference logged."""
     with pytest.raises(KeyError, match="own"), DeterministicMode(recheck=1.0):
         count(torch.ones(3))
@@ -85,14 +84,14 @@ def test_another_error_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     assert "detmode_varying::count.default gave other bits" in caplog.text
 
 
-def test_other_shapes_differ() -> None:
+def test_other_shapes_differ():
     """Results of other shapes are not the same, and the error says which."""
     raises = pytest.raises(RecheckError, match=r"float32\[1\] then \w+ float32\[2\]")
     with raises, DeterministicMode(recheck=1.0):
         shape(torch.ones(3))
 
 
-def test_known_to_vary() -> None:
+def test_known_to_vary():
     """Calls that a rule warns about are not compared; under warn_only the others still are."""
     index = torch.tensor([1, 1])
     options = {"simulate": "cuda", "substitute": False, "warn_only": True, "recheck": 1.0}
@@ -104,7 +103,7 @@ def test_known_to_vary() -> None:
     assert sum(row.count for row in mode.records if row.action == "warn") == 1
 
 
-def test_a_flipped_bit_is_found() -> None:
+def test_a_flipped_bit_is_found():
     """With one faulty result in 10,000 and every call made twice, in the window of the fault."""
     faults, x = Faults(seed=2), torch.ones(4)
     raises = pytest.raises(RecheckError, match=r"aten::mul\.Tensor")
@@ -124,13 +123,11 @@ def test_a_flipped_bit_is_found() -> None:
     ],
     ids=["in_place", "out", "list"],
 )
-def test_what_is_written_is_compared(call: Callable[..., object], name: str) -> None:
+def test_what_is_written_is_compared(call, name):
     """A flipped bit in what a call of ATen writes is found, by the name of the argument."""
 
     class Flips(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             x.view(torch.int32)[0] ^= 1
             return result
@@ -157,16 +154,16 @@ def calls_until_found(one_in: int, rate: float, seed: int) -> int:
 @pytest.mark.parametrize(
     ("one_in", "trials"), [(20, 25), pytest.param(10_000, 8, marks=pytest.mark.thorough)]
 )
-def test_an_unknown_operator_is_found(one_in: int, trials: int) -> None:
+def test_an_unknown_operator_is_found(one_in, trials):
     """By half of the calls, it takes so many: either of the two may be the one that differs."""
     found = [calls_until_found(one_in, 0.5, seed) for seed in range(trials)]
     assert statistics.mean(found) == pytest.approx(one_in, rel=3 / trials**0.5)
 
 
-def test_a_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_named(monkeypatch):
     """The error says on which rank; ranks sample other calls, a rank always the same ones."""
 
-    def sample(rank: str, seed: int) -> list[float]:
+    def sample(rank, seed):
         monkeypatch.setenv("RANK", rank)
         torch.manual_seed(seed)
         drawn, numbers = SampledCalls(0.01), []

@@ -132,7 +132,7 @@ def test_signatures_are_pytorchs(name):
     ]
 
 
-def test_the_report_of_what_is_switched_on() -> None:
+def test_the_report_of_what_is_switched_on():
     """It is that of the innermost mode; of the one that was on last, after it is off, too."""
     detmode.use_deterministic_algorithms(True, simulate="cuda", overrides={"torch.histc": "allow"})
     torch.ones(3).histc(4)
@@ -147,7 +147,7 @@ def test_the_report_of_what_is_switched_on() -> None:
     ]
 
 
-def test_refused_options_lose_nothing() -> None:
+def test_refused_options_lose_nothing():
     """The mode that is on stays on, with its settings."""
     detmode.use_deterministic_algorithms(True)
     with pytest.raises(ValueError, match="simulate must be 'cuda' or None"):
@@ -159,7 +159,7 @@ def test_refused_options_lose_nothing() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_a_report_of_nothing_is_refused(monkeypatch) -> None:
+def test_a_report_of_nothing_is_refused(monkeypatch):
     """A process that has entered no mode is told how to."""
     monkeypatch.setattr(switch, "_last", None)
     with pytest.raises(RuntimeError, match=r"no mode is on; call detmode\.use_deterministic_algo"):

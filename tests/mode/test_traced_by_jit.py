@@ -10,9 +10,7 @@ import torch
 from torch import nn
 
 from detmode import DeterministicMode, record
-from detmode.mode.audit.audit_mode import Audit
-from detmode.mode.filled_memory import FilledMemory
-from detmode.runs.probing import Probe
+from tests.shared.every_mode import MODES
 from tests.shared.selection import todays_forms
 
 
@@ -59,21 +57,7 @@ MODULES = {
 }
 
 
-MODES = {
-    "mode": lambda folder: DeterministicMode(),
-    "simulate": lambda folder: DeterministicMode(simulate="cuda"),
-    "listed": lambda folder: DeterministicMode(intercept="listed", simulate="cuda"),
-    "recheck": lambda folder: DeterministicMode(simulate="cuda", recheck=1.0),
-    "record": lambda folder: record(folder / "trace"),
-    "probe": lambda folder: Probe(1),
-    "audit": lambda folder: Audit(),
-    "filled memory": lambda folder: FilledMemory(0),
-}
-GRADS = {
-    "grad": nullcontext,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-}
+GRADS = {"grad": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
 
 def operators(traced):

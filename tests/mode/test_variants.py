@@ -203,8 +203,7 @@ def test_grad_input(mode_with):
 def test_elements_that_share_memory_are_not_written(mode_with):
     """Two results at one address are refused, as on expanded tensors: either might stay."""
     takes_out = table_of(
-        "aten::cumprod",
-        Substitute(lambda self, dim, dtype=None, *, out=None: out.copy_(self)),
+        "aten::cumprod", Substitute(lambda self, dim, dtype=None, *, out=None: out.copy_(self))
     )
     with mode_with(cumsum=cumsum), DeterministicMode(rules=takes_out) as inner:
         overlapping = torch.ones(8).as_strided((3, 3), (1, 2))

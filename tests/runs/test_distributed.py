@@ -1,7 +1,6 @@
 """Recordings of distributed runs: results that come late, and ranks that are compared."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ class Late:
 
 
 @pytest.fixture
-def late() -> Iterator[Late]:
+def late():
     late = Late()
     library = torch.library.Library("c10d", "FRAGMENT")
     library.define("late_(Tensor(a!) tensor, bool async_op=True) -> ()")
@@ -69,7 +68,7 @@ def operators(path: Path, *names: str) -> list[TraceCall]:
 
 
 @pytest.mark.parametrize("others", [0, 2000], ids=["at_once", "after_many_calls"])
-def test_result_is_the_one_that_was_waited_for(late: Late, others: int, tmp_path: Path) -> None:
+def test_result_is_the_one_that_was_waited_for(late, others, tmp_path):
     """Its digest is of what is there when somebody next reads or overwrites it."""
     x, y = torch.zeros(3), torch.zeros(5)
     with record(tmp_path / "run"):
@@ -88,7 +87,7 @@ def test_result_is_the_one_that_was_waited_for(late: Late, others: int, tmp_path
     assert Reader(tmp_path / "run").about["format"] == "detmode-trace"
 
 
-def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
+def test_result_that_nobody_reads(late, tmp_path):
     """It is seen at the end where the caller waited for it at once, and else not."""
     x, y = torch.zeros(3), torch.zeros(3)
     with record(tmp_path / "run"):
@@ -99,7 +98,7 @@ def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
     assert first == UNDEFINED != second
 
 
-def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) -> None:
+def test_view_of_an_unfinished_result_does_not_wait(late, tmp_path):
     """Its digest, too, is of what is there after a wait."""
     with record(tmp_path / "run"):
         view = torch.ops._c10d_functional.late(torch.ones(4)).view(2, 2).detach()
@@ -113,7 +112,7 @@ def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) 
         assert set(digests_of(tmp_path / "run", "aten::detach", side)) == {made}
 
 
-def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
+def test_result_that_is_copied_into_place(late, tmp_path):
     """Gloo's own copies, inside a wait, are no use of the result."""
     x = torch.zeros(4)
     with record(tmp_path / "run"):
@@ -126,7 +125,7 @@ def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group():
     """A process group of this process alone."""
     distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
@@ -134,7 +133,7 @@ def group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("group")
-def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None:
+def test_collectives_write_what_their_schemas_do_not_say(tmp_path):
     """Also in lists of lists; what is sent is not written."""
     x, gathered = torch.ones(3), [torch.zeros(3)]
     with record(tmp_path / "run"):
@@ -151,7 +150,7 @@ def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("group")
-def test_functional_collectives(tmp_path: Path) -> None:
+def test_functional_collectives(tmp_path):
     """The result is that of ``wait_tensor``."""
     with record(tmp_path / "run"):
         result = torch.ops._c10d_functional.all_reduce(torch.ones(3), "sum", "0")
@@ -162,7 +161,7 @@ def test_functional_collectives(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_what_dtensor_has_cached(tmp_path: Path) -> None:
+def test_what_dtensor_has_cached(tmp_path):
     """A call whose sharding is known already is recorded and counted as one for the first time."""
     mesh, reports = init_device_mesh("cpu", (1,)), []
     for run in ("cold", "warm"):

@@ -4,7 +4,6 @@ import math
 import struct
 from collections import Counter
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -61,14 +60,12 @@ def row_of(distance: int) -> str:
     dtype=st.sampled_from([torch.float16, torch.bfloat16]),
 )
 @example(pairs=[(0, -(1 << 15)), (0, 1), (1, 4), (1, 5), (1, 6), (1, 10)], dtype=torch.float16)
-def test_histogram_counts_the_floats_between(
-    pairs: list[tuple[int, int]], dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_histogram_counts_the_floats_between(pairs, dtype, tmp_path):
     """Against the places of both numbers in the sorted list of all 16-bit floats."""
     one, other = (
         torch.tensor(side, dtype=torch.int64).to(torch.int16).view(dtype) for side in zip(*pairs)
     )
-    expected: Counter[str] = Counter()
+    expected = Counter()
     places = PLACES[dtype]
     for a, b in pairs:
         if a == b:
@@ -84,7 +81,7 @@ def test_histogram_counts_the_floats_between(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_histogram_of_wide_floats(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_histogram_of_wide_floats(dtype, tmp_path):
     """Steps of nextafter are counted, over powers of two and up to the largest number."""
     one = torch.tensor([1.0, -1.0, 0.0, 1e-30, 0.0], dtype=dtype)
     other = one.clone()
@@ -105,9 +102,7 @@ def test_histogram_of_wide_floats(dtype: torch.dtype, tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("chunk", [5, 1 << 18])
-def test_where_and_how_far(
-    dtype: torch.dtype, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_and_how_far(dtype, chunk, tmp_path, monkeypatch):
     """Count, positions, region and largest difference, whatever chunks they lie in."""
     monkeypatch.setattr(dump_file, "CHUNK", chunk)
     one, change = torch.full((4, 3, 5), 8.0), torch.zeros(4, 3, 5)
@@ -138,13 +133,13 @@ def test_where_and_how_far(
         (torch.tensor(2.0), torch.tensor(3.0), 1.0),
     ],
 )
-def test_largest_difference(one: Tensor, other: Tensor, largest: Any, tmp_path: Path) -> None:
+def test_largest_difference(one, other, largest, tmp_path):
     """Exact for integers of 64 bits, and of the finite elements."""
     found = compared(tmp_path, one, other)
     assert (found.largest, type(found.largest)) == (largest, type(largest))
 
 
-def test_what_cannot_be_compared(tmp_path: Path) -> None:
+def test_what_cannot_be_compared(tmp_path):
     """Tensors of other shapes or dtypes are named; so are parts that are the same."""
     found = compared(tmp_path, torch.ones(3), torch.ones(4))
     assert found.elements is None

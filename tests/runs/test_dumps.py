@@ -4,7 +4,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,8 +23,6 @@ from detmode.runs import dump_file
 from detmode.runs.dump_file import DumpReader, dumps_of
 from tests.shared.traces import check_hostile_copy, dumped
 from tests.shared.training import Fault, bits
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read(dump: DumpReader, name: str) -> Tensor:
@@ -61,9 +58,7 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
 @pytest.mark.parametrize("chunk", [7, 1 << 18])
-def test_dumped_tensor_is_the_tensor(
-    make: Callable[[], Tensor], chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dumped_tensor_is_the_tensor(make, chunk, tmp_path, monkeypatch):
     """Of any dtype and layout the bytes come back; and NumPy alone reads them, without pickle."""
     monkeypatch.setattr(dump_file, "CHUNK", chunk)
     tensor = make()
@@ -84,10 +79,10 @@ def test_dumped_tensor_is_the_tensor(
         assert (read(dump, "input 0 scale"), read(dump, "input 0 zero_point")) == (0.25, 7)
 
 
-def test_inputs_are_those_before_the_call(tmp_path: Path) -> None:
+def test_inputs_are_those_before_the_call(tmp_path):
     """Of a call that writes its arguments, and of the one that was asked for."""
 
-    def run() -> None:
+    def run():
         x = torch.ones(3)
         for _ in range(4):
             x.mul_(2)
@@ -102,16 +97,16 @@ def test_inputs_are_those_before_the_call(tmp_path: Path) -> None:
     assert [read(each, name)[0].item() for name in each.arrays] == [1, 0, 6, 5]
 
 
-def test_memory_that_nobody_wrote_is_left_out(tmp_path: Path) -> None:
+def test_memory_that_nobody_wrote_is_left_out(tmp_path):
     """As in the trace, what ``empty`` gave means nothing until it is written."""
     dump = dumped(tmp_path / "run", "aten::fill_.Scalar@0", lambda: torch.empty(3).fill_(1))
     assert list(dump.arrays) == ["mutated 0"]
 
 
-def test_call_that_raises_is_not_counted(tmp_path: Path) -> None:
+def test_call_that_raises_is_not_counted(tmp_path):
     """It is in no trace either; nothing of it is left."""
 
-    def run() -> None:
+    def run():
         with pytest.raises(RuntimeError):
             torch.ones(2, 3).mm(torch.ones(2, 3))
         assert os.listdir(tmp_path / "run" / "dumps") == []
@@ -120,7 +115,7 @@ def test_call_that_raises_is_not_counted(tmp_path: Path) -> None:
     assert read(dumped(tmp_path / "run", "aten::mm@0", run), "output 0").trace() == 2
 
 
-def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
+def test_dump_that_cannot_be_written(tmp_path):
     """The program goes on; the recording says why, and is whole."""
     with (
         pytest.warns(UserWarning, match="no dump of aten::sin.default@5: the run did not make"),
@@ -155,12 +150,12 @@ def program(path: Path, at: int | None = None, more: int = 0, **options: Any) ->
 
 
 @pytest.mark.parametrize("more", [0, 2])
-def test_diff_says_what_to_dump_and_then_how_it_differs(more: int, tmp_path: Path) -> None:
+def test_diff_says_what_to_dump_and_then_how_it_differs(more, tmp_path):
     """The advice of the first comparison, followed, gives the elements and ULPs of the fault.
 
     Where one run makes calls more, its call has another index: both are said, and compared.
     """
-    runs: list[dict[str, Any]] = [{}, {"at": 3, "more": more}]
+    runs = [{}, {"at": 3, "more": more}]
     comparison = diff(*(program(tmp_path / str(n), **run) for n, run in enumerate(runs)))
     advice = "to see how the tensors differ, record both runs again with --dump "
     advice += "aten::addmm.default@3"
@@ -189,7 +184,7 @@ def test_diff_says_what_to_dump_and_then_how_it_differs(more: int, tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     dump = {"dump": ["aten::addmm@3", "aten::tanh@4"]}
     return program(folder / "first", **dump), program(folder / "second", at=3, **dump)
@@ -197,9 +192,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_hostile_dump_is_refused(
-    runs: tuple[Path, Path], tmp_path: Path, data: st.DataObject
-) -> None:
+def test_hostile_dump_is_refused(runs, tmp_path, data):
     """Whatever bytes are in its files, a dump is read or refused with one line."""
     check_hostile_copy(*runs, "dumps/aten.addmm.default@3/*", data, tmp_path)
 
@@ -251,13 +244,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("change", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_malformed_dump_is_one_line_and_exit_code_2(
-    change: Callable[[Path], object],
-    said: str,
-    runs: tuple[Path, Path],
-    tmp_path: Path,
-    run_command: Run,
-) -> None:
+def test_malformed_dump_is_one_line_and_exit_code_2(change, said, runs, tmp_path, run_command):
     """Nothing of it is executed, waited for, or shown as a traceback."""
     shutil.copytree(runs[1], tmp_path / "copy")
     change(tmp_path / "copy" / "dumps" / "aten.addmm.default@3")
@@ -268,9 +255,7 @@ def test_malformed_dump_is_one_line_and_exit_code_2(
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_dump_that_was_being_written_is_passed_over(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_dump_that_was_being_written_is_passed_over(runs, tmp_path):
     """A killed run's last dump is none, and the rest is read."""
     copy = tmp_path / "copy"
     shutil.copytree(runs[1], copy)
@@ -283,7 +268,7 @@ def test_a_dump_that_was_being_written_is_passed_over(
 PROGRAM = ("-c", "import torch, sys; torch.ones(2).exp(); sys.exit(7)", "--lr", "0.1")
 
 
-def test_dump_that_the_run_does_not_reach(run_command: Run, tmp_path: Path) -> None:
+def test_dump_that_the_run_does_not_reach(run_command, tmp_path):
     """It is said at the end; the exit code and the recorded arguments are the program's."""
     dumps = ("aten::exp@0", "aten::exp@1", "mine::operator.overload@0")
     options = [option for dump in dumps for option in ("--dump", dump)]
@@ -304,9 +289,7 @@ WRONG = ["aten::exp", "aten::exp@", "exp@1", "aten::exp@-1", "aten::nothing@1", 
 
 
 @pytest.mark.parametrize("text", [*WRONG, "", "aten::exp@1.5", "aten::../x@1", "aten::__class__@1"])
-def test_wrong_dump_is_refused_before_the_program_runs(
-    text: str, tmp_path: Path, run_command: Run
-) -> None:
+def test_wrong_dump_is_refused_before_the_program_runs(text, tmp_path, run_command):
     """One line, exit code 2, and no folder."""
     ours = run_command("record", "-o", "run", "--dump", text, *PROGRAM)
     assert (ours.returncode, ours.stdout) == (2, "")
@@ -315,7 +298,7 @@ def test_wrong_dump_is_refused_before_the_program_runs(
     assert not (tmp_path / "run").exists()
 
 
-def test_dump_of_the_wrong_type() -> None:
+def test_dump_of_the_wrong_type():
     """One text is no list of them."""
     with pytest.raises(TypeError, match="must be a list of calls"):
         record("run", dump="aten::exp@0")

@@ -6,7 +6,7 @@ import os
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from tests.shared.traces import check_hostile_copy
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "run"
     torch.manual_seed(0)
     with record(path):
@@ -34,7 +34,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(trace: Path, tmp_path: Path) -> Path:
+def copy(trace, tmp_path):
     """A copy of the trace, to be damaged."""
     return shutil.copytree(trace, tmp_path / "copy")
 
@@ -56,7 +56,7 @@ def copy(trace: Path, tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_a_line_that_means_nothing_is_refused(fields: list[object], copy: Path) -> None:
+def test_a_line_that_means_nothing_is_refused(fields, copy):
     """A number that stands for no text is not taken for one that stands for another."""
     lines = (copy / "calls.jsonl").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if "call" in line)
@@ -68,7 +68,7 @@ def test_a_line_that_means_nothing_is_refused(fields: list[object], copy: Path) 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObject) -> None:
+def test_hostile_trace_is_refused(trace, tmp_path, data):
     """Whatever bytes are in its files, a trace is read or refused with one line."""
     check_hostile_copy(trace, trace, "*.*", data, tmp_path)
 
@@ -88,14 +88,11 @@ def memory(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-Diff = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def run_diff(tmp_path: Path, run_command: Callable[..., Any]) -> Diff:
+def run_diff(tmp_path, run_command):
     """``detmode diff`` with all that it writes, in little memory: code, stdout, stderr."""
 
-    def run(first: Path, second: Path, form: str = "table") -> tuple[int, str, str]:
+    def run(first, second, form="table"):
         files = ("--html", "page.html", "--sarif", "run.sarif")
         with memory(1 << 30):
             ours = run_command("diff", "--format", form, *files, str(first), str(second))
@@ -184,15 +181,7 @@ OTHERS = st.one_of(
     others=st.lists(OTHERS, max_size=1),
     form=st.sampled_from(["table", "json"]),
 )
-def test_hostile_trace_takes_little_memory(
-    heads: tuple[dict[str, Any], dict[str, Any]],
-    texts: list[str],
-    calls: list[Any],
-    others: list[Any],
-    form: str,
-    run_diff: Diff,
-    tmp_path: Path,
-) -> None:
+def test_hostile_trace_takes_little_memory(heads, texts, calls, others, form, run_diff, tmp_path):
     """Whatever its lines name, a trace is shown in each form or refused with one line."""
     lines = [*({"text": text} for text in texts), *calls, *others]
     one, other = (
@@ -234,13 +223,7 @@ def folder(file: Path) -> None:
         (folder, "Is a directory"),
     ],
 )
-def test_what_is_no_file_of_a_trace(
-    change: Callable[[Path], None],
-    said: str,
-    part: str,
-    copy: Path,
-    run_diff: Diff,
-) -> None:
+def test_what_is_no_file_of_a_trace(change, said, part, copy, run_diff):
     """It is not read, nor waited for: one line. Digests that no call has are passed over."""
     change(copy / part)
     code, _, error = run_diff(copy, copy)
@@ -251,7 +234,7 @@ def test_what_is_no_file_of_a_trace(
         assert said in error
 
 
-def test_a_text_that_many_tensors_have(tmp_path: Path, run_diff: Diff) -> None:
+def test_a_text_that_many_tensors_have(tmp_path, run_diff):
     """Some megabytes on disk that would be 20 gigabytes in a report are refused."""
     lines = [{"text": "x" * 1_000_000}, call(inputs=[0] * 20_000)]
     assert run_diff(*two_written(tmp_path, lines, 20_000))[0] == 2
@@ -263,9 +246,9 @@ def test_a_text_that_many_tensors_have(tmp_path: Path, run_diff: Diff) -> None:
     assert len(out) < 2_000_000
 
 
-def test_texts_that_many_lines_have(tmp_path: Path, run_diff: Diff) -> None:
+def test_texts_that_many_lines_have(tmp_path, run_diff):
     """So are the names of a report's table, where calls share long ones."""
-    lines: list[Any] = [{"text": f"{number}" + "x" * 30_000} for number in range(30)]
+    lines = [{"text": f"{number}" + "x" * 30_000} for number in range(30)]
     lines += [call(operator=a, site=b, module=a, inputs=[]) for a in range(30) for b in range(30)]
     one = written(tmp_path / "one", {}, lines, b"")
     code, _, error = run_diff(one, written(tmp_path / "other", {}, [], b""))
@@ -273,7 +256,7 @@ def test_texts_that_many_lines_have(tmp_path: Path, run_diff: Diff) -> None:
     assert "has more than 64 MiB of operator, site and module names" in error
 
 
-def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
+def test_a_line_that_is_too_long(tmp_path, run_diff):
     """It is refused, and not taken for the last one, which was being written."""
     lines = [{"text": "x"}, call(arguments="y" * (1 << 20)), call()]
     one = written(tmp_path / "one", {}, lines, bytes(32))
@@ -282,7 +265,7 @@ def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
     assert "calls.jsonl:2 is not a line of a trace" in error
 
 
-def test_texts_that_cannot_be_written(tmp_path: Path, run_diff: Diff) -> None:
+def test_texts_that_cannot_be_written(tmp_path, run_diff):
     """Lone surrogates and control characters are shown as escapes; the bytes of a name stay."""
     lines = [{"text": "\ud800\x1b[2J"}, {"text": f"{Path.cwd()}/\udcff\udbff.py:3"}, call(site=1)]
     code, out, _ = run_diff(*two_written(tmp_path, lines, 1))
@@ -296,7 +279,7 @@ def test_texts_that_cannot_be_written(tmp_path: Path, run_diff: Diff) -> None:
 
 
 @pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
-def test_other_generators_than_a_recording_has(generators: object, trace: Path, copy: Path) -> None:
+def test_other_generators_than_a_recording_has(generators, trace, copy):
     """The states of generators in ``trace.json`` are read as they are, and need not be there."""
     head = json.loads((copy / "trace.json").read_text())
     (copy / "trace.json").write_text(json.dumps({**head, "generators": generators}))
@@ -314,9 +297,7 @@ def test_other_generators_than_a_recording_has(generators: object, trace: Path, 
         ("[" * 100_000, "is not JSON"),
     ],
 )
-def test_unreadable_is_one_line_and_exit_code_2(
-    content: str | None, said: str, tmp_path: Path, run_diff: Diff
-) -> None:
+def test_unreadable_is_one_line_and_exit_code_2(content, said, tmp_path, run_diff):
     """A folder that is no trace ends ``detmode diff`` with one line and exit code 2."""
     if content is not None:
         (tmp_path / "trace.json").write_text(content)
@@ -325,7 +306,7 @@ def test_unreadable_is_one_line_and_exit_code_2(
     assert said in error
 
 
-def test_exit_codes(trace: Path, tmp_path: Path, run_diff: Diff) -> None:
+def test_exit_codes(trace, tmp_path, run_diff):
     """Identical runs give 0, different ones 1, as a table and as JSON."""
     torch.manual_seed(1)
     with record(tmp_path / "other"):

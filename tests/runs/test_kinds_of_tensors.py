@@ -32,7 +32,7 @@ from tests.shared.selection import todays_forms
 
 pytestmark = [
     # About what is a prototype, or in beta.
-    pytest.mark.filterwarnings("ignore:.*(beta|prototype|deprecated|TypedStorage)"),
+    pytest.mark.filterwarnings("ignore:.*(beta|prototype|deprecated|TypedStorage)")
 ]
 
 
@@ -209,7 +209,7 @@ TOOLS: dict[str, Callable[[Callable[[], Any], Path], object]] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_takes_it(name: str, tool: str, tmp_path: Path) -> None:
+def test_every_tool_takes_it(name, tool, tmp_path):
     """No tool dies of it or changes a bit, and runs that are the same stay so."""
     TOOLS[tool](PROGRAMS[name], tmp_path)
 
@@ -230,7 +230,7 @@ def forward(op: Any, sample: Any) -> Any:
 
 
 @pytest.mark.parametrize("share", todays_forms(range(SHARES)))
-def test_forward_mode(share: int, tmp_path: Path) -> None:
+def test_forward_mode(share, tmp_path):
     """PyTorch's operators in forward-mode AD, recorded and probed: as they are without."""
     for name, op, dtype in share_of(share, [torch.float32]):
         if not op.supports_forward_ad:
@@ -264,7 +264,7 @@ def on_the_host() -> Any:
 
 
 @needs.compiler
-def test_default_device(tmp_path: Path) -> None:
+def test_default_device(tmp_path):
     """Whatever device tensors are made on by default, detmode's own are where it looks for them."""
     plain = outcome(on_the_host, nullcontext())
     with default_device("meta"):

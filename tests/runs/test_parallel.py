@@ -19,7 +19,7 @@ CHOSEN = selection.todays_forms(NAMES)
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recordings(tmp_path_factory):
     """The recordings of one world, which is started once for all that it records."""
     folder = tmp_path_factory.mktemp("parallel")
     program = Path(__file__).with_name("parallel.py")
@@ -29,7 +29,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_two_recordings_are_the_same(name: str, recordings: Path) -> None:
+def test_two_recordings_are_the_same(name, recordings):
     """Whatever new memory holds, when collectives end, and what DTensor has cached."""
     for rank in range(WORLD):
         runs = (recordings / name / run / f"rank{rank}" for run in ("first", "second"))

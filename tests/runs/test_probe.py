@@ -1,9 +1,8 @@
 """A probe names what varies, accuses nothing else, and leaves the program as it was."""
 
-import subprocess
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from detmode.runs.probe_report import ProbeReport, ProbeRow
 from detmode.runs.probing import Probe
 from tests.shared import needs
 from tests.shared.cuda_sources import accumulate, add_racing, pattern, with_racing_sums
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @torch.library.custom_op("detmode_probe::racing", mutates_args=())
@@ -85,7 +82,7 @@ def row_with_noise(
 
 
 @pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
+def _fresh_state():
     STATE.update(calls=0, raises_at=-1, elements=2)
     threads = torch.get_num_threads()
     yield
@@ -99,7 +96,7 @@ def collisions() -> tuple[Tensor, Tensor]:
 
 
 @needs.compiler
-def test_custom_operator_with_an_atomic_sum() -> None:
+def test_custom_operator_with_an_atomic_sum():
     """The host runner's schedules expose it; no rule knows it, and the table says so."""
     source, index = collisions()
     report = probe(lambda: racing(source, index, 4))
@@ -115,7 +112,7 @@ def test_custom_operator_with_an_atomic_sum() -> None:
 
 
 @needs.compiler
-def test_mutating_custom_operator_with_an_atomic_sum() -> None:
+def test_mutating_custom_operator_with_an_atomic_sum():
     """Arguments that the schema says are written are compared, and written once."""
     source, index = collisions()
     result, alone = torch.zeros(4), torch.zeros(4)
@@ -127,7 +124,7 @@ def test_mutating_custom_operator_with_an_atomic_sum() -> None:
 
 
 @needs.compiler
-def test_deterministic_custom_operator() -> None:
+def test_deterministic_custom_operator():
     """The same sums in integers differ under no schedule."""
     source, index = collisions()
     report = probe(lambda: steady(source, index, 4), repeats=10)
@@ -137,22 +134,22 @@ def test_deterministic_custom_operator() -> None:
 
 
 @needs.compiler
-def test_launches_go_on_in_the_programs_own_schedule() -> None:
+def test_launches_go_on_in_the_programs_own_schedule():
     """Repeats take no turn of a seeded schedule: later launches give what they would have given."""
     source, index = collisions()
 
-    def both() -> list[bytes]:
+    def both():
         with host.schedule(3):
             return [pattern(racing(source, index, 4)) for _ in range(3)]
 
-    found: list[bytes] = []
+    found = []
     probe(lambda: found.extend(both()))
     assert found == both()
     assert len(set(found)) > 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_number_of_threads(threads: int) -> None:
+def test_number_of_threads(threads):
     """A long sum depends on it; the number is put back, and the row names the condition."""
     torch.set_num_threads(threads)
     x = torch.linspace(0, 1, 1 << 20).exp()
@@ -164,10 +161,10 @@ def test_number_of_threads(threads: int) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_counts_elements_and_largest() -> None:
+def test_counts_elements_and_largest():
     """A row counts calls, those that varied, and the worst of them."""
 
-    def run() -> None:
+    def run():
         for elements in (0, 3):
             STATE["elements"] = elements
             grow(torch.zeros(5))
@@ -178,11 +175,11 @@ def test_counts_elements_and_largest() -> None:
     assert row.conditions == ("again", "threads")
 
 
-def test_module_and_site_of_a_backward_operator() -> None:
+def test_module_and_site_of_a_backward_operator():
     """A backward operator has the line and the module of its forward call."""
     model = nn.Sequential(nn.Tanh(), nn.Linear(3, 3), nn.Tanh())
 
-    def run() -> None:
+    def run():
         loss = model(torch.ones(1, 3, requires_grad=True)).sum()  # the line that is named
         loss.backward()
 
@@ -195,7 +192,7 @@ def test_module_and_site_of_a_backward_operator() -> None:
     assert row.modules == {"Sequential.2": 1, "Sequential.0": 1}
 
 
-def test_one_of_several_mutated_tensors() -> None:
+def test_one_of_several_mutated_tensors():
     """Of a foreach update the tensor that differs is named; so is an ``out=``."""
     several = [torch.ones(2), torch.ones(3)]
     row = row_with_noise(
@@ -212,7 +209,7 @@ def test_one_of_several_mutated_tensors() -> None:
     assert (row.overload, row.differing) == ("aten::add.out", ("mutated out",))
 
 
-def test_rule_of_the_table() -> None:
+def test_rule_of_the_table():
     """The report names the family and the action of a call that has a row on CUDA."""
     row = row_with_noise(
         "aten::index_add",
@@ -225,7 +222,7 @@ def test_rule_of_the_table() -> None:
 
 @pytest.mark.parametrize("outside", [False, True])
 @needs.compiler
-def test_substitutes_are_probed_whole(outside: bool) -> None:
+def test_substitutes_are_probed_whole(outside):
     """Wherever the mode is entered, each is one call, and one whose claim is false is found."""
     source, index = collisions()
     x, few = torch.zeros(3), torch.tensor([0, 0, 2])
@@ -244,7 +241,7 @@ def test_substitutes_are_probed_whole(outside: bool) -> None:
     assert x.tolist() == [2, 0, 1]
 
 
-def test_errors_are_the_programs() -> None:
+def test_errors_are_the_programs():
     """An operator's error is raised; it is counted, and the block ends."""
     probing = Probe()
     with pytest.raises(RuntimeError, match="size"), probing:
@@ -258,19 +255,17 @@ def passed_over(report: detmode.ProbeReport) -> list[tuple[str, str, int]]:
     return [(each.overload, each.reason, each.count) for each in report.passed_over]
 
 
-def test_every_call_is_counted() -> None:
+def test_every_call_is_counted():
     """Probed and passed over are together as many as the calls that PyTorch dispatched."""
 
     class Counting(TorchDispatchMode):
         calls = 0
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             Counting.calls += 1
             return func(*args, **(kwargs or {}))
 
-    def run() -> None:
+    def run():
         x = torch.empty(4, 3)
         x.fill_(2).t().square().sum()
         torch._assert_async(torch.ones(1))
@@ -290,7 +285,7 @@ def test_every_call_is_counted() -> None:
     assert "Skipped" in str(report)
 
 
-def test_skip() -> None:
+def test_skip():
     """Operators that are named, or meant by a glob, run once."""
     report = probe(grow, torch.zeros(3), skip=["detmode_probe::*"])
     assert report.rows == ()
@@ -298,7 +293,7 @@ def test_skip() -> None:
     assert STATE["calls"] == 1
 
 
-def test_repeat_that_raises() -> None:
+def test_repeat_that_raises():
     """A call that cannot be repeated is not taken for probed, and the program goes on."""
     STATE["raises_at"] = 2
     torch.manual_seed(0)
@@ -312,13 +307,13 @@ def test_repeat_that_raises() -> None:
 
 
 @pytest.mark.parametrize(("repeats", "error"), [(0, ValueError), (1.5, TypeError)])
-def test_repeats_that_cannot_be(repeats: Any, error: type[Exception]) -> None:
+def test_repeats_that_cannot_be(repeats, error):
     with pytest.raises(error, match="repeats"):
         probe(torch.ones, 3, repeats=repeats)
 
 
 @pytest.mark.thorough
-def test_no_operator_of_pytorch_is_accused() -> None:
+def test_no_operator_of_pytorch_is_accused():
     """Under unchanged conditions no sample of PyTorch's operators differs, but for one.
 
     ``linalg.lstsq`` by "gelsy" reads pivots that nobody has written.

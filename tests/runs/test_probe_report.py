@@ -2,17 +2,11 @@
 
 import json
 import re
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from detmode.runs.probe_report import ProbeReport, ProbeRow
 from tests.shared import needs
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
 
 RACING = """
 import sys, torch
@@ -31,7 +25,7 @@ operator(torch.randn(1024), torch.randint(4, (1024,)))
 @pytest.mark.parametrize(
     ("more", "code"), [("", 1), ("sys.exit(7)", 7), ("raise KeyError('weights')", 1)]
 )
-def test_command_names_what_varies(run_command: Run, tmp_path: Path, more: str, code: int) -> None:
+def test_command_names_what_varies(run_command, tmp_path, more, code):
     """The report is on stderr and in a file, also where the script fails with a code of its own."""
     operator = f"probed{code}{len(more)}"
     (tmp_path / "script.py").write_text(RACING.replace("operator", operator) + more)
@@ -45,7 +39,7 @@ def test_command_names_what_varies(run_command: Run, tmp_path: Path, more: str, 
 
 @needs.compiler
 @pytest.mark.parametrize("simulate", [(), ("--simulate", "cuda", "--schedule-seed", "4")])
-def test_command_where_nothing_varies(run_command: Run, simulate: tuple[str, ...]) -> None:
+def test_command_where_nothing_varies(run_command, simulate):
     """Substitutes are probed under the seeds of several schedules, with the same bits."""
     code = "import torch; print(torch.zeros(1).index_add_(0, torch.tensor([0]), torch.ones(1)))"
     ours = run_command("probe", *simulate, "-c", code)
@@ -69,9 +63,7 @@ def test_command_where_nothing_varies(run_command: Run, simulate: tuple[str, ...
     ],
     ids=["threads", "contradicts its rule", "known", "unknown"],
 )
-def test_the_next_step_agrees_with_the_table(
-    conditions: tuple[str, ...], action: str | None, step: str
-) -> None:
+def test_the_next_step_agrees_with_the_table(conditions, action, step):
     """It sends nobody to a rule that says that the call does not vary."""
     family = None if action is None else "reductions"
     row = ProbeRow(

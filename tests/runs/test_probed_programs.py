@@ -53,10 +53,10 @@ def training() -> list[bytes]:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_program_goes_on_as_it_would() -> None:
+def test_a_program_goes_on_as_it_would():
     """Results, mutated tensors and all generators are those of a run without a probe."""
     expected, state = training(), torch.get_rng_state()
-    found: list[bytes] = []
+    found = []
     report = probe(lambda: found.extend(training()))
     assert found == expected
     assert torch.equal(torch.get_rng_state(), state)
@@ -64,12 +64,12 @@ def test_a_program_goes_on_as_it_would() -> None:
     assert not [each for each in report.passed_over if each.reason.startswith("not ")]
 
 
-def test_calls_of_several_threads() -> None:
+def test_calls_of_several_threads():
     """As autograd's threads make them, one for each GPU: each is probed, or said to be not."""
     probing, calls = Probe(1), 20
     together = threading.Barrier(4)
 
-    def work(_: int) -> None:
+    def work(_):
         together.wait()
         for _ in range(calls):
             probing.observe(torch.ops.aten.neg.default, (torch.ones(100),), {}, torch.neg)
@@ -80,11 +80,11 @@ def test_calls_of_several_threads() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_random_operators_are_not_accused() -> None:
+def test_random_operators_are_not_accused():
     """Each repeat begins with the generator's state: PyTorch's, a given one, Python's, NumPy's."""
     generator = torch.Generator().manual_seed(3)
 
-    def run() -> None:
+    def run():
         draw(torch.rand(3))
         torch.randperm(9, generator=generator)
         torch.nn.functional.dropout(torch.ones(9))
@@ -94,7 +94,7 @@ def test_random_operators_are_not_accused() -> None:
     assert report.probed >= 5
 
 
-def test_a_schema_that_does_not_tell_what_is_written() -> None:
+def test_a_schema_that_does_not_tell_what_is_written():
     """The argument is written once all the same, and each repeat begins with what it was."""
     x = torch.zeros(3)
     report = probe(torch.ops.detmode_probe_schema.lie, x)
@@ -103,7 +103,7 @@ def test_a_schema_that_does_not_tell_what_is_written() -> None:
     assert report.probed == 1
 
 
-def test_warnings_are_given_once() -> None:
+def test_warnings_are_given_once():
     """An operator written in Python warns of nothing again when it is repeated."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
@@ -115,7 +115,7 @@ def test_warnings_are_given_once() -> None:
 
 
 @pytest.mark.cuda
-def test_contention_and_generators_on_a_gpu() -> None:
+def test_contention_and_generators_on_a_gpu():
     """An atomic sum varies on a GPU, a random operator does not, and the generator goes on."""
     index = torch.zeros(1 << 20, dtype=torch.long, device="cuda")
     source = torch.randn(1 << 20, device="cuda")
@@ -124,7 +124,7 @@ def test_contention_and_generators_on_a_gpu() -> None:
     torch.cuda.manual_seed(0)
     found = []
 
-    def run() -> None:
+    def run():
         found.append(torch.rand(5, device="cuda"))
         torch.zeros(1, device="cuda").index_add_(0, index, source)
         found.append(torch.rand(5, device="cuda"))

@@ -15,7 +15,7 @@ from tests.shared.traces import calls
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run"
 
 
@@ -74,7 +74,7 @@ def train(path: Path, net: nn.Module) -> Path:
     return path
 
 
-def test_module_of_each_call(path: Path) -> None:
+def test_module_of_each_call(path):
     """One line in several blocks has the path of each, in forward and backward, written in place.
 
     A module that is in two places of the model has both paths.
@@ -110,7 +110,7 @@ class Gradient(nn.Module):
         return torch.autograd.grad(self.inner(x).sum(), x)[0]
 
 
-def test_backward_inside_a_forward(path: Path) -> None:
+def test_backward_inside_a_forward(path):
     """The module is that of the forward call, not the one that runs the backward."""
     with record(path):
         Gradient(Net())(torch.ones(2, 4, requires_grad=True))
@@ -120,7 +120,7 @@ def test_backward_inside_a_forward(path: Path) -> None:
     ]
 
 
-def test_same_modules_in_each_run(path: Path, tmp_path: Path) -> None:
+def test_same_modules_in_each_run(path, tmp_path):
     """Two runs of one program have the same modules, whatever was recorded or called before."""
     net = Net()
     net.nested(torch.ones(1, 4))
@@ -139,11 +139,11 @@ def test_same_modules_in_each_run(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputed_forward_has_the_modules_of_the_first(reentrant: bool, path: Path) -> None:
+def test_recomputed_forward_has_the_modules_of_the_first(reentrant, path):
     """Activation checkpointing calls a module alone in backward: it is the one of the model."""
 
     class Checkpointed(Net):
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             for module in (self.first, self.nested):
                 x = checkpoint(module, x, use_reentrant=reentrant)
             return x
@@ -158,7 +158,7 @@ def test_recomputed_forward_has_the_modules_of_the_first(reentrant: bool, path: 
     assert modules(path, "aten::cos.default") == [names[2], names[1], names[0]]
 
 
-def test_paths_of_modules_that_are_gone() -> None:
+def test_paths_of_modules_that_are_gone():
     """No module is kept alive, and one at the address of another has a name of its own."""
     paths = ModulePaths()
     for kind in (nn.ReLU, nn.Tanh) * 20:

@@ -4,9 +4,7 @@ import contextlib
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
@@ -17,15 +15,16 @@ from detmode import DeterministicMode, allow, record
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
 from tests.shared import needs
+from tests.shared.programs import in_threads
 from tests.shared.traces import calls, compared
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run"
 
 
-def test_out_and_lists(path: Path) -> None:
+def test_out_and_lists(path):
     """``out=``, and each tensor of a foreach operator's list, is mutated."""
     x, out = torch.ones(3), torch.zeros(3)
     several = [torch.ones(2), torch.ones(4)]
@@ -40,10 +39,10 @@ def test_out_and_lists(path: Path) -> None:
     assert cat.inputs.digests == (*each.mutated.digests, *add.mutated.digests)
 
 
-def test_what_out_held_before_is_no_input(path: Path, tmp_path: Path) -> None:
+def test_what_out_held_before_is_no_input(path, tmp_path):
     """The call writes over it."""
 
-    def program(value: float, recording: record) -> None:
+    def program(value, recording):
         out = torch.full((3,), value)
         with recording:
             torch.mul(torch.ones(3), 2.0, out=out)
@@ -53,7 +52,7 @@ def test_what_out_held_before_is_no_input(path: Path, tmp_path: Path) -> None:
     assert (len(mul.inputs.digests), len(mul.mutated.digests)) == (1, 1)
 
 
-def test_statistics_of_batch_norm_are_mutated(path: Path) -> None:
+def test_statistics_of_batch_norm_are_mutated(path):
     """Its schema does not say that it writes them."""
     norm = nn.BatchNorm1d(4)
     with record(path):
@@ -65,7 +64,7 @@ def test_statistics_of_batch_norm_are_mutated(path: Path) -> None:
     assert call.inputs.digests[3] != mean.inputs.digests[0]
 
 
-def test_more_small_tensors_than_are_staged_at_once(path: Path) -> None:
+def test_more_small_tensors_than_are_staged_at_once(path):
     """A list of 300 tensors of 32 KB has the digests that its tensors have alone."""
     several = [torch.full((8000,), float(value)) for value in range(300)]
     with record(path):
@@ -79,7 +78,7 @@ def test_more_small_tensors_than_are_staged_at_once(path: Path) -> None:
     assert len(set(together.inputs.digests)) == 300
 
 
-def test_fused_optimizer(path: Path) -> None:
+def test_fused_optimizer(path):
     """A fused optimizer's parameters, moments and steps are mutated, and seen."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -93,7 +92,7 @@ def test_fused_optimizer(path: Path) -> None:
     assert any(digest not in before for digest in fused.mutated.digests)
 
 
-def test_random_operator(path: Path) -> None:
+def test_random_operator(path):
     """A random operator has the digest of its generator's state, the given one or the default."""
     generator = torch.Generator().manual_seed(1)
     with record(path):
@@ -106,7 +105,7 @@ def test_random_operator(path: Path) -> None:
     assert len({call.generator for call in randoms} - {None}) == 3
 
 
-def test_non_tensor_arguments(path: Path) -> None:
+def test_non_tensor_arguments(path):
     """Numbers, dtypes and lists are there as text; a long text ends in its digest."""
     with record(path):
         torch.arange(9).view(3, 3).sum(1, dtype=torch.float64)
@@ -119,7 +118,7 @@ def test_non_tensor_arguments(path: Path) -> None:
 
 @needs.compiler
 @pytest.mark.parametrize("mode_is_inside", [False, True])
-def test_substituted_call_is_one_call(mode_is_inside: bool, path: Path) -> None:
+def test_substituted_call_is_one_call(mode_is_inside, path):
     """A substitute is recorded as the operator that it stands for, wherever the mode is entered."""
     x, index = torch.zeros(3), torch.tensor([0, 0, 2])
     mode = DeterministicMode(simulate="cuda")
@@ -134,7 +133,7 @@ def test_substituted_call_is_one_call(mode_is_inside: bool, path: Path) -> None:
     assert x.tolist() == [2, 0, 1]
 
 
-def test_large_and_strided_tensors(path: Path) -> None:
+def test_large_and_strided_tensors(path):
     """Tensors that are digested where they are give what a copy of their values gives."""
     x = torch.randn(300, 300)
     with record(path):
@@ -146,7 +145,7 @@ def test_large_and_strided_tensors(path: Path) -> None:
     assert turned.inputs.digests != turned.outputs.digests
 
 
-def test_batches_inside_other_modes(path: Path) -> None:
+def test_batches_inside_other_modes(path):
     """A batch that is due while tensors are fake is written, with the digests of the others."""
     x, mode = torch.ones(3), FakeTensorMode()
     with record(path):
@@ -162,7 +161,7 @@ def test_batches_inside_other_modes(path: Path) -> None:
 
 @needs.compiler
 @pytest.mark.parametrize("observer", [record, Probe], ids=["record", "probe"])
-def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> None:
+def test_looking_on_does_not_undo_an_exemption(observer, path):
     """An operator allowed in forward is allowed in its backward, also where it is recorded."""
     looking = observer(path) if observer is record else observer(1)
     image, grid = torch.ones(1, 1, 4, 4, requires_grad=True), torch.zeros(1, 2, 2, 2)
@@ -186,7 +185,7 @@ def test_looking_on_does_not_undo_an_exemption(observer: Any, path: Path) -> Non
     ],
     ids=["coo", "csr", "bsr", "mkldnn", "nested", "meta", "fake"],
 )
-def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) -> None:
+def test_tensors_that_are_not_strided(make, has_bytes, path):
     """Of what is made of several tensors all bytes are seen; of what has none, the form."""
     tensor = make()
     doubled = tensor + tensor
@@ -200,10 +199,10 @@ def test_tensors_that_are_not_strided(make: Any, has_bytes: bool, path: Path) ->
     assert UNDEFINED not in one.digests
 
 
-def test_call_that_raises_leaves_nothing(tmp_path: Path) -> None:
+def test_call_that_raises_leaves_nothing(tmp_path):
     """Neither a line nor a digest, which would be taken for one of the next call."""
 
-    def program(fails: bool, recording: record) -> None:
+    def program(fails, recording):
         x = torch.arange(6.0).view(2, 3)
         with recording:
             y = x + 1
@@ -215,21 +214,20 @@ def test_call_that_raises_leaves_nothing(tmp_path: Path) -> None:
     assert compared(tmp_path, program, False, True).identical
 
 
-def test_calls_of_several_threads(path: Path) -> None:
+def test_calls_of_several_threads(path):
     """As autograd's threads make them, one for each GPU: all are recorded, each with its own."""
     tensors = [torch.full((4,), float(number)) for number in range(8)]
     together = threading.Barrier(8)
 
-    def slow(x: Tensor) -> Tensor:
+    def slow(x):
         together.wait()
         return x.neg()
 
-    def work(tensor: Tensor) -> None:
+    def work(tensor):
         recording.observe(torch.ops.aten.neg.default, (tensor,), {}, slow)
 
     with record(path) as recording:
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(work, tensors))
+        in_threads(*(partial(work, tensor) for tensor in tensors))
         for tensor in tensors:
             tensor.neg()
     found = [(call.inputs.digests, call.outputs.digests) for call in calls(path)]
@@ -250,7 +248,7 @@ class Drawn(torch.utils.data.Dataset[Tensor]):
         return x
 
 
-def test_workers_are_not_recorded(path: Path) -> None:
+def test_workers_are_not_recorded(path):
     """A process that is forked in the block has the recording's files, and leaves them alone."""
     loader = torch.utils.data.DataLoader(Drawn(), batch_size=4, num_workers=2)
     with record(path):
@@ -285,10 +283,10 @@ class Late(torch.utils.data.Dataset[Tensor]):
         return torch.full((4,), float(number))
 
 
-def test_the_order_in_which_batches_arrive_is_not_recorded(path: Path, tmp_path: Path) -> None:
+def test_the_order_in_which_batches_arrive_is_not_recorded(path, tmp_path):
     """It is the workers' timing; the program gets the batches in their own order."""
 
-    def program(worker: int, recording: record) -> None:
+    def program(worker, recording):
         loader = torch.utils.data.DataLoader(Late(worker), batch_size=1, num_workers=2)
         torch.manual_seed(0)
         with recording:
@@ -299,7 +297,7 @@ def test_the_order_in_which_batches_arrive_is_not_recorded(path: Path, tmp_path:
     assert len(calls(path, "aten::neg.default")) == 4
 
 
-def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
+def test_subclass_is_recorded_as_what_it_is_made_of(path):
     """The operators of its parts are recorded, with their bytes."""
     rows = [torch.ones(2), torch.ones(3)]
     nested = torch.nested.nested_tensor(rows, layout=torch.jagged)
@@ -310,7 +308,7 @@ def test_subclass_is_recorded_as_what_it_is_made_of(path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_calls_on_a_second_stream(path: Path) -> None:
+def test_calls_on_a_second_stream(path):
     """A digest waits for the stream that makes its tensor, and for no other."""
     x, stream = torch.arange(1 << 22, dtype=torch.float32, device="cuda"), torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -326,7 +324,7 @@ def test_calls_on_a_second_stream(path: Path) -> None:
 
 
 @pytest.mark.cuda
-def test_capture_is_recorded_without_digests(path: Path) -> None:
+def test_capture_is_recorded_without_digests(path):
     """Recording neither breaks a capture nor is part of the graph."""
     x, graph = torch.ones(1000, device="cuda"), torch.cuda.CUDAGraph()
     x.mul(2)
@@ -349,16 +347,16 @@ def test_capture_is_recorded_without_digests(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # of Dynamo, by which PyTorch runs a branch
 @pytest.mark.parametrize("order", ["alone", "inside", "outside"])
-def test_the_body_of_a_higher_order_operator(path: Path, order: str) -> None:
+def test_the_body_of_a_higher_order_operator(path, order):
     """The calls in a branch are recorded once each, whether a mode decides on them or not."""
     # PyTorch compiles one function of its own for all who call cond: what it has compiled for other
     # tests, and which sizes have varied in them, would decide what it makes of this one.
     torch._dynamo.reset()
 
-    def branch(x: Tensor) -> Tensor:
+    def branch(x):
         return x.sin().cumsum(0)
 
-    blocks: list[Any] = [record(path)]
+    blocks = [record(path)]
     if order != "alone":
         blocks.insert(order == "outside", DeterministicMode(warn_only=True, simulate="cuda"))
     with contextlib.ExitStack() as stack:

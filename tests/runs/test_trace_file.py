@@ -16,7 +16,7 @@ from tests.shared.processes import run_forked
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "run"
     torch.manual_seed(0)
     with record(path):
@@ -36,7 +36,7 @@ class Doubled(torch.nn.Module):
         return x.mul_(2)
 
 
-def test_what_is_recorded_is_read(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read(tmp_path):
     """Each field of a call, which digest is whose, and that the run has ended."""
     x = torch.ones(3)
     with record(tmp_path / "run"):
@@ -88,7 +88,7 @@ FAILED_BEFORE = KILLED.replace(
 
 
 @pytest.mark.parametrize("program", [KILLED, FAILED_BEFORE], ids=["", "after a call that failed"])
-def test_killed_run_is_readable(program: str, tmp_path: Path) -> None:
+def test_killed_run_is_readable(program, tmp_path):
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
     ended = run_forked("-c", [(program, path)], tmp_path, timeout=60)
@@ -107,9 +107,7 @@ def test_killed_run_is_readable(program: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is Linux's")
 @pytest.mark.parametrize("times", [3, 700])
 @pytest.mark.parametrize("full", ["digests.bin", "calls.jsonl"])
-def test_no_line_is_without_its_digests(
-    full: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_line_is_without_its_digests(full, times, tmp_path, monkeypatch):
     """A disk that is full for either file leaves no line whose digests are missing, nor an end."""
     path, opened = tmp_path / "run", Path.open
     monkeypatch.setattr(
@@ -132,7 +130,7 @@ def test_no_line_is_without_its_digests(
     assert not reader.complete
 
 
-def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
+def test_a_program_that_fails_is_recorded_up_to_there(tmp_path):
     """Its recording is not said to be cut off, which would be a fault of the recording."""
     with pytest.raises(LookupError), record(tmp_path / "run"):
         torch.ones(1)
@@ -146,7 +144,7 @@ def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["calls.jsonl", "digests.bin"])
-def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> None:
+def test_truncated_trace_is_readable(part, trace, tmp_path):
     """Cut anywhere, a trace is read up to the cut."""
     whole = list(Reader(trace).calls())
     size = (trace / part).stat().st_size
@@ -160,9 +158,7 @@ def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> 
         assert len(calls) < len(whole) or part == "calls.jsonl"
 
 
-def test_two_processes_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_do_not_share_a_folder(tmp_path, monkeypatch):
     """The second is refused, also where both have found the folder empty."""
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(()))
     second = record(tmp_path / "run")
@@ -173,7 +169,7 @@ def test_two_processes_do_not_share_a_folder(
     assert [call.overload for call in Reader(tmp_path / "run").calls()][-1] == "aten::neg.default"
 
 
-def test_folder_with_files_is_refused(tmp_path: Path) -> None:
+def test_folder_with_files_is_refused(tmp_path):
     """A folder that holds something is left as it is; so is that of a recording entered again."""
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(TraceError, match="is not empty"), record(tmp_path):

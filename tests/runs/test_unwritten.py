@@ -1,13 +1,11 @@
 """Memory that nobody has written has no digest: undefined to the byte, and passed on."""
 
 import ctypes
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from detmode import record
 from detmode.runs.trace_file import UNDEFINED
 from detmode.runs.unwritten import DEFINED, Memory
 from detmode.runs.unwritten import UNDEFINED as NOTHING_DEFINED
@@ -15,14 +13,14 @@ from tests.shared.traces import calls, compared, new
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "run"
 
 
-def test_memory_that_nobody_wrote(path: Path, tmp_path: Path) -> None:
+def test_memory_that_nobody_wrote(path, tmp_path):
     """The result of ``empty``, and a view of it, is undefined until it is written."""
 
-    def program(rest: float, recording: record) -> None:
+    def program(rest, recording):
         full = torch.full((64,), rest)
         del full  # its memory may be given out again
         with recording:
@@ -39,10 +37,10 @@ def test_memory_that_nobody_wrote(path: Path, tmp_path: Path) -> None:
 
 # The warning that some results are not recorded is of no interest here.
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
-def test_computing_with_what_nobody_wrote(tmp_path: Path) -> None:
+def test_computing_with_what_nobody_wrote(tmp_path):
     """The results are undefined, too, until they reach what was defined, or a value of Python's."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         with recording:
             (new(64, byte).exp() + torch.ones(64)).sum()
             x = torch.ones(64)
@@ -60,10 +58,10 @@ def test_computing_with_what_nobody_wrote(tmp_path: Path) -> None:
 # As above.
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
 @pytest.mark.parametrize("numel", [3, 1000, 100_000])
-def test_memory_that_others_fill(numel: int, tmp_path: Path) -> None:
+def test_memory_that_others_fill(numel, tmp_path):
     """NumPy's writes are seen, and only those; what new memory held before does not count."""
 
-    def program(values: tuple[int, float], recording: record) -> None:
+    def program(values, recording):
         byte, value = values
         with recording:
             x, half, unseen = (new(numel, byte) for _ in range(3))
@@ -83,10 +81,10 @@ def test_memory_that_others_fill(numel: int, tmp_path: Path) -> None:
     assert comparison.different == 4
 
 
-def test_memory_that_is_written_in_parts(tmp_path: Path) -> None:
+def test_memory_that_is_written_in_parts(tmp_path):
     """Undefined bytes beside written ones stay undefined, to the byte."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         with recording:
             x = new(192, byte).view(3, 64)
             x[0].copy_(torch.ones(64))
@@ -99,10 +97,10 @@ def test_memory_that_is_written_in_parts(tmp_path: Path) -> None:
     assert compared(tmp_path, program, 1, 2).identical
 
 
-def test_resized_memory(path: Path, tmp_path: Path) -> None:
+def test_resized_memory(path, tmp_path):
     """A storage's new bytes are undefined, though no operator resizes it; kept ones are not."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         x = torch.ones(64)
         with recording:
             x.untyped_storage().resize_(0)
@@ -124,11 +122,11 @@ def test_resized_memory(path: Path, tmp_path: Path) -> None:
     not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
     reason="oneDNN has no LSTM in bfloat16 for a CPU without AVX-512",
 )
-def test_workspace_of_a_recurrent_network(path: Path, tmp_path: Path) -> None:
+def test_workspace_of_a_recurrent_network(path, tmp_path):
     """Parts of what is left for backward nobody writes: two runs of one program are the same."""
     lstm, x = nn.LSTM(8, 8), torch.randn(5, 3, 8)
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         # What is freed here is what the workspace gets.
         blocks = [torch.full((1 << power,), byte, dtype=torch.uint8) for power in range(6, 20)] * 4
         del blocks
@@ -142,10 +140,10 @@ def test_workspace_of_a_recurrent_network(path: Path, tmp_path: Path) -> None:
     assert UNDEFINED not in [digest for call in layers for digest in call.outputs.digests[:3]]
 
 
-def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> None:
+def test_empty_tensor_is_not_unwritten_memory(path, tmp_path):
     """No bytes have a digest, and nobody is told to fill them."""
 
-    def program(scale: float, recording: record) -> None:
+    def program(scale, recording):
         with recording:
             torch.cat([torch.empty(0), torch.ones(2)]).mul(scale)
             torch.ones(0).mul(scale)
@@ -157,7 +155,7 @@ def test_empty_tensor_is_not_unwritten_memory(path: Path, tmp_path: Path) -> Non
     assert "uninitialized memory" not in str(comparison)
 
 
-def test_freed_memory_is_undefined() -> None:
+def test_freed_memory_is_undefined():
     """A storage without bytes, as FSDP leaves it, has nothing to read; nor has an empty tensor."""
     memory, x = Memory(), torch.ones(4)
     assert memory.content(x) == memory.content(torch.ones(0)) == DEFINED

@@ -3,7 +3,6 @@
 import contextlib
 import operator
 import re
-import threading
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from detmode.verify.claims import same_bits
 from tests.shared import compiled_functions as functions
 from tests.shared import needs
 from tests.shared.compiled_functions import FUNCTIONS, run
+from tests.shared.programs import in_another_thread
 
 pytestmark = [
     needs.compiler,
@@ -194,9 +194,7 @@ def test_a_thread_outside_has_its_own_code():
     function, given = torch.compile(added, backend="aot_eager"), arguments()
     with DeterministicMode(simulate="cuda") as mode:
         function(*given)
-        thread = threading.Thread(target=function, args=given)
-        thread.start()
-        thread.join()
+        in_another_thread(function, *given)
     assert [row.count for row in mode.records] == [1]
     assert graphs() == 2
 

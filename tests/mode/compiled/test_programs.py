@@ -159,9 +159,7 @@ def saved(context, op, *args, **kwargs):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "selective",
-    [False, pytest.param(True, marks=pytest.mark.thorough)],
-    ids=["whole", "selective"],
+    "selective", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["whole", "selective"]
 )
 def test_checkpoints_inside(backend, selective):
     """Calls that a compiled backward makes again are counted again, as in eager code."""

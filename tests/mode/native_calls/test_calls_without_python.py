@@ -1,7 +1,5 @@
 """Calls that the player makes without Python, and what it tells apart to do so."""
 
-import threading
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +8,7 @@ from detmode.mode import overload_info
 from detmode.sites import forward_memory
 from detmode.sites.forward_memory import ForwardMemory
 from tests.mode.native_calls.ways import again, convolved, only_listed
+from tests.shared.programs import in_threads
 from tests.shared.sparse_matrices import sparse_matrices
 
 either_flag = pytest.mark.parametrize("warn_only", [False, True])
@@ -47,11 +46,7 @@ def test_a_kernel_that_looks_at_warn_only(reads, ways, monkeypatch):
     kernels.impl("convolution", kernel, "CPU")
     try:
         with ways.by_player(warn_only=True) as mode:
-            threads = [threading.Thread(target=again, args=(convolved, 8)) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(*[lambda: again(convolved, 8)] * 3)
             assert torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         kernels._destroy()

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from detmode.reports.union import of_ranks
 from detmode.runs.probing import Probe
 from detmode.verify.claims import same_bits
 from tests.mode.native_calls.ways import actions, added, again, data, only_listed, rows
-from tests.shared.programs import Seen, in_another_thread
+from tests.shared.programs import Seen, in_another_thread, in_threads
 
 
 def counts_and_heads(modes):
@@ -69,32 +70,23 @@ def test_a_mode_for_each_step_looks_nothing_up_at_its_beginning(ways, monkeypatc
 
 def works(modes, ways, calls=6):
     """Threads that have blocks of their own at a time, before and behind it, and one without."""
-    barrier, numbers, errors = threading.Barrier(3), [], []
+    barrier = threading.Barrier(3)
 
     def work(block):
-        try:
+        again(lambda: added(*data()), calls)
+        barrier.wait(60)
+        with block:
+            barrier.wait(60)
+            before = ways.replayed
             again(lambda: added(*data()), calls)
             barrier.wait(60)
-            with block:
-                barrier.wait(60)
-                before = ways.replayed
-                again(lambda: added(*data()), calls)
-                barrier.wait(60)
-                numbers.append(ways.replayed - before)
-                barrier.wait(60)
+            after = ways.replayed
             barrier.wait(60)
-            again(lambda: added(*data()), calls)
-        except BaseException as error:
-            errors.append(error)
-            raise
+        barrier.wait(60)
+        again(lambda: added(*data()), calls)
+        return after - before
 
-    threads = [threading.Thread(target=work, args=(block,)) for block in (*modes, nullcontext())]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    return numbers
+    return in_threads(*(partial(work, block) for block in (*modes, nullcontext())))
 
 
 @pytest.mark.parametrize("is_same", [False, True])
@@ -135,11 +127,7 @@ def test_threads(ways):
                     wrong.append(i)
 
         with ways.block(number) as mode:
-            threads = [threading.Thread(target=work) for _ in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(*[work] * 4)
         assert not wrong
         seen.append((rows(mode), mode.report().head["not_seen"]))
     assert ways.replayed > 50

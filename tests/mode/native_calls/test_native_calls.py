@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from models import MODELS, Make
 
 from detmode.verify.cases import call, tensors_of
-from tests.mode.native_calls.ways import added, data, in_turn
+from tests.mode.native_calls.ways import added, assert_same, data, in_turn, rows
+from tests.mode.planned import by_launchers
 from tests.models.steps import TRAININGS
 from tests.models.test_models import train
 from tests.shared import selection
@@ -108,10 +109,15 @@ def trained():
 
 
 def test_a_training(ways):
-    """Weights, lines, modules and counts; of backward operators those of the forward."""
-    rows = ways.same(trained)
+    """Weights, lines, modules and counts, as launchers give them; in backward, of the forward."""
+    by_player = ways.same(trained)
     assert ways.replayed > 20
-    assert {"Sequential.0", "Sequential.1.1"} <= {name for row in rows for name in row[2]}
+    assert {"Sequential.0", "Sequential.1.1"} <= {name for row in by_player for name in row[2]}
+    with by_launchers(), ways.block(0) as mode:
+        expected = trained()
+    assert rows(mode) == by_player
+    with ways.by_player():
+        assert_same(trained(), expected)
 
 
 def test_another_thread_has_its_own_notes(ways):
@@ -158,9 +164,9 @@ def test_a_module_that_gets_another_path(ways):
             for _ in range(4):
                 called(leaf, *data())
 
-    rows = ways.same(program)
+    by_player = ways.same(program)
     assert ways.replayed > 8
-    assert {"Branch", "Root.branch"} <= {name for row in rows for name in row[2]}
+    assert {"Branch", "Root.branch"} <= {name for row in by_player for name in row[2]}
 
 
 def test_the_order_of_the_calls(ways):
