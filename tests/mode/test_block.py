@@ -14,7 +14,6 @@ from detmode import DeterministicMode, RuleTable
 from detmode.mode import levels
 from detmode.mode.compiled.current import thread
 from detmode.mode.deterministic_mode import current_mode
-from detmode.process.dispatch import carry
 from tests.shared.interrupted import state
 from tests.shared.programs import Seen, actions, cumsum, in_another_thread, put
 
@@ -39,19 +38,6 @@ def test_each_block_has_a_level(mode):
     assert {level.mode for level in entered} == {made}
     assert len({id(level.memory) for level in entered}) == 2
     assert not any(level.is_innermost for level in entered)
-
-
-def test_what_pytorch_carries_stays_referenced():
-    """Each block gives the thread's levels to PyTorch anew, which takes one reference to them."""
-
-    def references():
-        value = []
-        before = sys.getrefcount(value)
-        for _ in range(3):
-            carry("detmode.test", value)
-        return sys.getrefcount(value) - before
-
-    assert in_another_thread(references) == 1
 
 
 def test_decorator_keeps_name_and_result(mode):

@@ -46,6 +46,21 @@ def test_other_arguments_are_other_calls(played):
     assert played.count >= len(calls)
 
 
+def test_equal_numbers_are_not_one_form(played):
+    """0.0 and -0.0 are equal, and what is added with them is not."""
+    _, index, source = example()
+
+    def sums(alpha):
+        return added(torch.full((5, 3), -0.0), index, source.abs(), alpha=alpha)
+
+    for alpha in (0.0, -0.0):
+        wanted = expected(partial(sums, alpha))
+        with simulated():
+            for _ in range(4):
+                assert same_bits(sums(alpha), wanted)
+    assert played.count == 4
+
+
 # PyTorch tells once of its support of such layouts.
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 def test_sparse_matrices_are_told_apart(played):

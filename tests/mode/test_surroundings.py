@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from detmode import DeterminismWarning, allow
+from detmode import DeterminismWarning, DeterministicMode, allow
 from detmode.mode.deterministic_mode import current_mode
 from tests.shared.programs import (
     Seen,
@@ -319,3 +319,23 @@ def test_a_mode_that_answers_by_itself_hides_the_call(mode):
         cumsum()
         index_add()
     assert actions(made) == [(*ADDED, 1)]
+
+
+def test_a_program_that_does_not_vary_is_not_disturbed():
+    """A small network on the CPU trains to the same weights in the default mode, without a word."""
+
+    def train():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 2, 3), torch.nn.Upsample(scale_factor=2), torch.nn.Conv2d(2, 1, 3)
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            net(torch.ones(1, 1, 6, 6)).square().mean().backward()
+            optimizer.step()
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    with DeterministicMode() as mode:
+        weights = train()
+    assert torch.equal(weights, train())
+    assert {record.action for record in mode.records} <= {"native"}
