@@ -30,7 +30,7 @@ def fresh_operators(cublas_workspace):
 
 
 @pytest.fixture
-def made(mode):
+def listing(mode):
     """Makes modes over the small table that intercept listed operators alone."""
     return lambda **arguments: mode(**{"intercept": "listed", **arguments})
 

@@ -39,18 +39,18 @@ def test_calls_in_c_plus_plus():
     assert counts["listed"] == ["aten::index_add_.default", "aten::cumsum.default"]
 
 
-def test_a_forked_child(made):
+def test_a_forked_child(listing):
     """It is in the block of the thread that forked it, and in no block of another thread's."""
     before = tables()
 
     def leaves():
-        with contextlib.suppress(ZeroDivisionError), made() as mode:
+        with contextlib.suppress(ZeroDivisionError), listing() as mode:
             index_add()
             raise ZeroDivisionError
         return actions(mode) == [INDEX_ADD] and tables() == before
 
     assert exit_code_of_child(leaves) == 0
-    mode = made()
+    mode = listing()
     with mode:
 
         def counts():
@@ -63,10 +63,10 @@ def test_a_forked_child(made):
     assert tables() == before
 
 
-def test_another_table_in_another_thread_is_refused(made):
+def test_another_table_in_another_thread_is_refused(listing):
     """Two blocks in two threads may be open at a time if they decide alike, and only then."""
     before, entered, leave = tables(), threading.Event(), threading.Event()
-    other = made()
+    other = listing()
 
     def stay():
         with other:
@@ -79,10 +79,10 @@ def test_another_table_in_another_thread_is_refused(made):
     try:
         assert entered.wait(10)
         with pytest.raises(RuntimeError, match="another thread is in such a block"):
-            made(rules=default_rules()).__enter__()
+            listing(rules=default_rules()).__enter__()
         with pytest.raises(RuntimeError, match='or use intercept="all"'):
-            made(warn_only=True).__enter__()
-        with made(rules=default_rules(), intercept="all"), made() as mine:
+            listing(warn_only=True).__enter__()
+        with listing(rules=default_rules(), intercept="all"), listing() as mine:
             index_add()
     finally:
         leave.set()
@@ -141,9 +141,9 @@ def test_compiled_code(backend):
     torch._dynamo.reset()
 
 
-def test_the_report_says_what_was_not_seen(made):
+def test_the_report_says_what_was_not_seen(listing):
     """The verdict, on one line, and the JSON; a report of all calls says nothing of it."""
-    with made() as mode:
+    with listing() as mode:
         index_add()
     report = mode.report()
     unseen = "unlisted calls, and those left to PyTorch's flag, were not counted"
@@ -151,11 +151,11 @@ def test_the_report_says_what_was_not_seen(made):
     assert unseen in report.verdict
     again = Report.from_json(report.to_json())
     assert (again.verdict, again.head["intercept"]) == (report.verdict, "listed")
-    with made(warn_only=True) as mode, warnings.catch_warnings():
+    with listing(warn_only=True) as mode, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the verdict is what is looked at
         put()
     assert mode.report().verdict.startswith(f"may vary: 1 call at 1 line ({unseen}")
-    assert "intercept" not in made(intercept="all").report().head
+    assert "intercept" not in listing(intercept="all").report().head
 
 
 @needs.compiler

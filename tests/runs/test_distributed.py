@@ -12,10 +12,9 @@ from torch.distributed.tensor import DTensor, Shard
 
 from detmode import DeterministicMode, diff, record
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
+from tests.shared import needs
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 
 class Late:

@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import pytest
-from torch import distributed
 
 from detmode import diff
-from tests.shared import selection
+from tests.shared import needs, selection
 from tests.shared.processes import run_program
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 WORLD = 4 if selection.PROFILE.thorough else 2
 KINDS = ("ddp", "powersgd", "fsdp1", "hsdp1", "fsdp2", "hsdp2", "tp", "sp", "pp")
 NAMES = tuple(f"{kind}{mode}" for kind in KINDS for mode in ("", "+mode"))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint
-from torch import distributed
 
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
@@ -16,11 +15,10 @@ from detmode.runs.collectives import ANY, Collective, GroupIdentity
 from detmode.runs.trace_file import Reader
 from tests.runs import rank_training
 from tests.runs.rank_training import FAULTY, WORLD
+from tests.shared import needs
 from tests.shared.processes import run_program
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 PROGRAM = Path(rank_training.__file__)
 
 

@@ -15,6 +15,7 @@ from detmode.runs import unwritten
 from detmode.runs.marks import Mark
 from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
+from tests.shared import needs
 from tests.shared.traces import calls, compared, new
 
 BYTE = 0x3F
@@ -183,9 +184,7 @@ def test_memory_beside_a_view(tmp_path):
     assert comparison.divergence.kind == "inputs"
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+@needs.distributed
 def test_a_collective_writes_after_its_call(tmp_path):
     """The memory that it writes has no mark any more, which would be taken off too late."""
     c10d = torch.ops.c10d.broadcast_.default
@@ -210,9 +209,7 @@ def bytes_while_called(recording: record, func: Any, *parts: torch.Tensor) -> by
     return b"".join(seen)
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+@needs.distributed
 def test_a_collective_that_writes_parts_of_memory(tmp_path, monkeypatch):
     """No part gets a mark again when the call has returned: another thread may be writing it."""
     marked = []
@@ -234,9 +231,7 @@ def test_a_collective_that_writes_parts_of_memory(tmp_path, monkeypatch):
     assert marked == []
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+@needs.distributed
 def test_memory_that_is_freed_and_had_again(tmp_path):
     """A storage that is emptied and filled, as FSDP does it, is undefined until it is written."""
     with record(tmp_path / "run"):

@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 import pytest
+import torch
 
 from detmode import cuda
 
@@ -12,6 +13,9 @@ compiler = pytest.mark.skipif(
 )
 nvrtc = pytest.mark.skipif(
     importlib.util.find_spec("cupy") is None, reason="NVRTC comes through CuPy"
+)
+distributed = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
 )
 PACKAGES = frozenset(
     {

@@ -72,7 +72,8 @@ def in_another_thread(function: Callable[..., object], *arguments: object) -> ob
 def in_threads(*functions: Callable[[], object]) -> list[object]:
     """The results of functions that run at the same time, each in a thread; or an error of one."""
     with ThreadPoolExecutor(len(functions)) as threads:
-        return [each.result() for each in [threads.submit(function) for function in functions]]
+        futures = [threads.submit(function) for function in functions]
+        return [future.result() for future in futures]
 
 
 class Seen(TorchDispatchMode):

@@ -111,7 +111,7 @@ def test_a_call_has_the_name_that_the_user_wrote(target, source, name):
     assert text_of(node).rpartition("|")[2] == name
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", QUICK_BACKENDS)
 @pytest.mark.parametrize("name", ["module", "function"])
 def test_pytorchs_own_code_is_reported_by_its_caller(name, backend):
     """Compiled modules and functions of torch.nn have the line of the call, and their own path."""
