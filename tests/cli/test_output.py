@@ -1,4 +1,4 @@
-"""What the command line prints, in which form, and to which file."""
+"""The output of the command line: its forms, widths, colours and files."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What is asked of the command line: options, their defaults, help, and errors of one line."""
+"""The usage of the command line: options, their defaults, help, and errors of one line."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What the tests of ``intercept="listed"`` look at."""
+"""Tables of the dispatcher and rows, for the tests of ``intercept="listed"``."""
 
 import torch
 

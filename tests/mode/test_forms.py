@@ -1,4 +1,4 @@
-"""What a plan of a call holds for: other arguments are other calls."""
+"""A plan of a call holds for calls of its form alone: other arguments are other calls."""
 
 from functools import partial
 

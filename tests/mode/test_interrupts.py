@@ -21,7 +21,7 @@ def test_an_interrupt_at_each_line(name):
     block = interrupted.BLOCKS[name]
     block()
     clean = interrupted.state()
-    # Three weeks strike at them all.
+    # A week strikes at them all.
     struck, number = ["begin"], SHARE % PROFILE.interrupted_lines
     while struck:
         with (

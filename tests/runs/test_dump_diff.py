@@ -1,4 +1,4 @@
-"""How two dumps differ is told truly: elements, places, ULPs, the largest difference."""
+"""Two dumps differ as is reported: in elements, places, ULPs, and at most by so much."""
 
 import math
 import struct

@@ -1,4 +1,4 @@
-"""What a probe says: on the command line, and as a next step."""
+"""Reports of a probe: on the command line, and the next step."""
 
 import json
 import re

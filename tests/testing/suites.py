@@ -4,7 +4,7 @@ HEAD = """
 import pytest, random, torch
 vary = torch.ops.detmode_plugin_tests.vary
 """
-"""What each begins with: one of its operators varies."""
+"""The beginning of each, with an operator that varies."""
 
 OFFENDING = """
 def helper(x):

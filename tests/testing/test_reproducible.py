@@ -169,23 +169,31 @@ def test_fresh_memory_is_filled():
     assert re.search(named, str(error.value))
 
 
+@pytest.mark.parametrize("byte", [3, 200])
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x: torch.empty(4),
-        lambda x: torch.empty_like(x),
-        lambda x: x.new_empty(4),
+        lambda x: torch.empty(5, dtype=x.dtype),
+        torch.empty_like,
+        lambda x: x.new_empty(5),
         lambda x: x.new_empty_strided((2, 2), (1, 2)),
-        lambda x: torch.empty_strided((2, 2), (1, 4)),
-        lambda x: torch.empty_permuted((2, 3), (1, 0)),
-        lambda x: torch.empty(3, dtype=torch.int16),
-        lambda x: torch.empty(3, dtype=torch.bool),
+        lambda x: torch.empty_strided((2, 2), (1, 2), dtype=x.dtype),
+        lambda x: torch.empty_permuted((2, 3), (1, 0), dtype=x.dtype),
     ],
+    ids=["empty", "like", "new", "new_strided", "strided", "permuted"],
 )
-def test_ways_to_fresh_memory(make):
-    """Each of PyTorch's functions that give memory gives another content in each run."""
+def test_fresh_memory_has_the_byte(make, byte):
+    """Each function's memory has the content of the run, whatever the allocator left there."""
+    with FilledMemory(byte):
+        memory = make(torch.ones(5, dtype=torch.uint8))
+    assert memory.unique().tolist() == [byte]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.bool])
+def test_fresh_memory_differs(dtype):
+    """Of any dtype, it has another content in each run."""
     with pytest.raises(AssertionError, match="elements differ"):
-        assert_reproducible(make, torch.ones(4), vary=["memory"])
+        assert_reproducible(lambda: torch.empty(4, dtype=dtype), vary=["memory"])
 
 
 @pytest.mark.parametrize("byte", [3, 200])

@@ -28,9 +28,8 @@ pytestmark = [
     pytest.mark.usefixtures("no_caches"),
 ]
 COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing")
-BACKENDS = ["eager", "aot_eager", "inductor"]
 # Inductor starts a C++ compiler.
-QUICK_BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 UNEQUAL = {
     "adaptive_avg_pool2d": "aten::_adaptive_avg_pool2d",
     "cross_entropy2d": "aten::_log_softmax_backward_data",
@@ -76,7 +75,7 @@ class Net(nn.Module):
         return sums.flatten().cumsum(0).sum() + large.square().sum()
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_is_reported_as_in_eager(backend):
     """Rows, counts, lines, modules; without fusing, bits. And the same bits in any schedule."""
     net, arguments = Net(), (torch.randn(2, 3, 8, 8), functions.below(36, 40))
@@ -111,7 +110,7 @@ def test_a_call_has_the_name_that_the_user_wrote(target, source, name):
     assert text_of(node).rpartition("|")[2] == name
 
 
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["module", "function"])
 def test_pytorchs_own_code_is_reported_by_its_caller(name, backend):
     """Compiled modules and functions of torch.nn have the line of the call, and their own path."""
@@ -233,7 +232,7 @@ class Halves(nn.Module):
 
 
 @COMPILED
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_overrides_of_a_module(backend):
     """A path means the calls of a module, and their backward, as in eager code."""
     net = Halves()
@@ -323,7 +322,9 @@ def test_a_block_inside_a_compiled_function(what):
 
 
 @pytest.mark.parametrize("names", [["aten::upsample_bilinear2d"], []], ids=["allowed", "refused"])
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILED, pytest.mark.thorough])]
+)
 def test_a_region_reaches_the_backward(backend, names):
     """Operators allowed around a compiled forward are allowed in its backward, outside."""
     enlarged = nn.Upsample(scale_factor=2, mode="bilinear")

@@ -9,7 +9,7 @@ import torch._inductor.config
 
 from detmode import DeterministicMode
 from detmode.verify.claims import same_bits
-from tests.mode.compiled.test_compiled import COMPILED, QUICK_BACKENDS, rows
+from tests.mode.compiled.test_compiled import BACKENDS, COMPILED, rows
 from tests.shared import needs
 from tests.shared.selection import todays_forms
 
@@ -52,7 +52,7 @@ def library():
 
 @COMPILED
 @pytest.mark.parametrize("tag", todays_forms(STRIDES))
-@pytest.mark.parametrize("backend", QUICK_BACKENDS)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_operators_of_libraries(library, backend, tag):
     """They are met as in eager code, in place or not, with the strides that they get outside."""
     double, double_ = (getattr(torch.ops.detmode_library, f"{tag}{end}") for end in ("", "_"))

@@ -1,4 +1,4 @@
-"""What all tests of the player in C++ take: the player, and calls made in both ways."""
+"""The player in C++, and calls that are made in both ways."""
 
 import pytest
 

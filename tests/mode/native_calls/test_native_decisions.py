@@ -1,4 +1,4 @@
-"""What decides on the player's calls: rules, overrides, regions, the flag; in backward, too."""
+"""Decisions on the player's calls: rules, overrides, regions, the flag; in backward, too."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What the player remembers: by which key, how much of it, and for how long."""
+"""The memory of the player: by which key, how much of it, and for how long."""
 
 import gc
 import os
