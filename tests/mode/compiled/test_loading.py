@@ -1,11 +1,10 @@
 """The mode and PyTorch's compiler, which is loaded when a program first needs it."""
 
 import pytest
-import torch
 
-from detmode import DeterministicMode
 from tests.mode.compiled.test_compiled import COMPILED
 from tests.shared import needs
+from tests.shared.processes import run_forked
 
 pytestmark = [needs.compiler, COMPILED]
 
@@ -56,30 +55,38 @@ def test_a_function_has_two_graphs(is_first_outside, run_python, tmp_path):
     assert "compiled::total[forward]" in (tmp_path / "run" / "calls.jsonl").read_text()
 
 
-def test_code_compiled_under_the_flag():
-    """It is not used inside, where its operators could not be seen; all other code stays."""
+UNDER_THE_FLAG = """
+import torch
+from detmode import DeterministicMode
 
-    def total(x):
-        return x.cumsum(0)
+def total(x):
+    return x.cumsum(0)
 
-    def total_under_the_flag(x):
-        return x.cumsum(0).cumsum(0)
+def total_under_the_flag(x):
+    return x.cumsum(0).cumsum(0)
 
-    def backend(gm, inputs):
-        graphs.append(gm)
-        return gm.forward
+def backend(gm, inputs):
+    graphs.append(gm)
+    return gm.forward
 
-    graphs, functions, x = [], (total, total_under_the_flag), torch.randn(4)
-    compiled = [torch.compile(each, backend=backend) for each in functions]
-    for function, is_on in zip(compiled, (False, True)):
-        torch.use_deterministic_algorithms(is_on)
-        function(x)
-    torch.use_deterministic_algorithms(False)
-    for _ in range(2):
-        with DeterministicMode(simulate="cuda") as mode:
-            for function in compiled:
-                function(x)
-        assert sum(row.count for row in mode.records) == 3
+graphs, functions, x = [], (total, total_under_the_flag), torch.randn(4)
+compiled = [torch.compile(function, backend=backend) for function in functions]
+for function, is_on in zip(compiled, (False, True)):
+    torch.use_deterministic_algorithms(is_on)
+    function(x)
+torch.use_deterministic_algorithms(False)
+for _ in range(2):
+    with DeterministicMode(simulate="cuda") as mode:
         for function in compiled:
             function(x)
-    assert len(graphs) == 5
+    assert sum(row.count for row in mode.records) == 3
+    for function in compiled:
+        function(x)
+print(len(graphs))
+"""
+
+
+def test_code_compiled_under_the_flag(tmp_path):
+    """It is not used inside, where its operators could not be seen; all other code stays."""
+    ended = run_forked("-c", [[UNDER_THE_FLAG]], tmp_path, timeout=300)
+    assert ended.stdout == "5\n", ended.stderr
