@@ -99,27 +99,6 @@ def test_a_form_is_recorded_at_its_second_sight(played):
     assert played.count == 3, "the first call at a line of a mode begins its row"
 
 
-def test_a_new_form_is_looked_up_once(monkeypatch):
-    """Programs with ever new shapes pay one look-up a call, and none that may record."""
-    looked_up, recorded = [], []
-    run = plans.Plans.run
-
-    def function_for(functions, number):
-        looked_up.append(number)
-        return dict.__getitem__(functions, number)
-
-    monkeypatch.setattr(plans.FormFunctions, "__getitem__", function_for)
-    monkeypatch.setattr(plans.Plans, "run", lambda *a: recorded.append(1) or run(*a))
-    plans.forget()
-    x, index, source = example()
-    with simulated() as mode:
-        for size in range(5, 15):
-            added(x.new_zeros(size, 3), index, source)
-    (row,) = mode.records
-    assert row.count == len(looked_up) == 10
-    assert not recorded
-
-
 _RECORDED = """
 import sys, torch
 from detmode import DeterministicMode

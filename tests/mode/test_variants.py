@@ -120,22 +120,6 @@ def test_resizing_out_warns_as_aten_does(mode_with):
             assert warned(lambda: torch.cumsum(x, 0, out=torch.empty(2))) == native
 
 
-def test_out_of_another_dtype(mode_with):
-    """Scans compute in the dtype of ``out``."""
-    given = []
-
-    def scan(self, dim, dtype=None):
-        given.append(dtype)
-        return aten.cumsum.default(self, dim, dtype=dtype)
-
-    with mode_with(cumsum=scan):
-        for dtype in (torch.float64, torch.int64):
-            out = torch.empty(3, dtype=dtype)
-            assert torch.cumsum(x, 0, out=out) is out
-            assert out.tolist() == [1, 3, 6]
-    assert given == [torch.float64, torch.int64]
-
-
 BAD_CALLS = {
     "out on another device": lambda: torch.cumsum(x, 0, out=torch.empty(3, device="meta")),
     "dim out of range": lambda: torch.cumsum(x, 2),
