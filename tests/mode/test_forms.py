@@ -61,8 +61,6 @@ def test_equal_numbers_are_not_one_form(played):
     assert played.count == 4
 
 
-# PyTorch tells once of its support of such layouts.
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 def test_sparse_matrices_are_told_apart(played):
     """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
     matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)

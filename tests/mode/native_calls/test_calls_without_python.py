@@ -126,8 +126,6 @@ def test_a_negative_bin(ways):
     ways.same(program)
 
 
-# PyTorch tells once of its support of such layouts.
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 def test_sparse_matrices_are_told_apart(ways, in_python):
     """By layout, entries, order, dtypes, strides and alignment of what they consist of."""
     matrices, dense = sparse_matrices(), torch.arange(12.0).view(4, 3)
