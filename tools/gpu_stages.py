@@ -527,7 +527,7 @@ STAGES = (
         by_pytest(
             *("tests/gpu/test_alerts_of_pytorch.py", "tests/rules/test_torchvision.py"),
             *("tests/tools/test_sanitize.py", "tests/cuda/test_sanitized_build.py"),
-            *("tests/runs/test_probe.py", "tests/runs/test_recording.py"),
+            *("tests/runs/test_probed_programs.py", "tests/runs/test_recording.py"),
             *("tests/environment/test_seeding.py", "tests/benchmarks/test_variation.py"),
             *("tests/rules/test_truth.py", *CUDA),
             shares=MANY,

@@ -188,7 +188,8 @@ ORDERS = (
 # What is undone: in which order, by which thread, after a fork, after a failure.
 UNDONE = (
     *_seen_by(
-        "test_block.py test_setting.py test_flags.py test_undo.py test_left_elsewhere.py",
+        "test_block.py test_blocks_of_threads.py test_setting.py test_flags.py test_undo.py "
+        "test_left_elsewhere.py",
         ("undo.py", "Undo._run", "reversed(self._steps)", "self._steps"),
         ("undo.py", "Undo.run_in_thread", "self.is_here", "True"),
         ("undo.py", "Calls.elsewhere", "calls is not mine and", ""),
@@ -197,7 +198,7 @@ UNDONE = (
         ("torch_settings.py", "call_if_settled", "or FLAG._waiting", ""),
     ),
     *_seen_by(
-        "test_listed.py",
+        "test_listed.py test_listed_surroundings.py",
         ("listed.py", "_leave", "or not batch.is_complete", ""),
         ("listed.py", "acting", "_guest_of(_levels[-1])", "None"),
     ),
@@ -347,7 +348,7 @@ UNSEEN = (
     ),
     *_seen_by("test_versions.py -k both_ends", ("chain.py", "on_mps", '"2.15"', '"2.14"')),
     *_seen_by(
-        "test_recording.py test_uninitialized.py",
+        "test_unwritten.py test_uninitialized.py",
         ("unwritten.py", "Memory.content", "storage.nbytes() or", ""),
     ),
 )
@@ -355,7 +356,7 @@ UNSEEN = (
 # What a plan of a call holds for, and what its player must do as the launcher did.
 PLANS = (
     *_seen_by(
-        "test_plans.py",
+        "test_plans.py test_forms.py",
         ("forms.py", "_part", 'f"repr({value})"', "value"),
         ("forms.py", "_Matcher._differences", "source != target", "False"),
         ("forms.py", "_Matcher._differences", "f\"({' | '.join(aligned)}) & 15\"", '"False"'),

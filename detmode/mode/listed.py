@@ -73,6 +73,7 @@ _UNSEEN: Any = object()
 _get_sequence_nr = torch._C._autograd._get_sequence_nr
 _count_modes = torch._C._len_torch_dispatch_stack
 _get_mode = torch._C._get_dispatch_mode
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -127,6 +128,8 @@ class _Batch:
             library.reset()
 
 
+_has_overridden = False
+"""True once a kernel of the process stood in the place of another."""
 _lock = Lock()
 _levels: list[Level] = []
 """The open levels of all threads, in the order in which they were entered."""
@@ -148,6 +151,7 @@ def enter(level: Level, undo: Undo) -> None:
 
 
 def _enter(level: Level) -> None:
+    global _has_overridden
     mode = level.mode
     for entered in _levels:
         if entered.thread != level.thread and _choices(entered.mode) != _choices(mode):
@@ -163,10 +167,16 @@ def _enter(level: Level) -> None:
     if missing:
         batch = _Batch()
         _batches.append(batch)
-        with warnings.catch_warnings():
-            # PyTorch warns, once in a process, that kernels are overridden.
-            warnings.filterwarnings("ignore", "Warning only once for all operators")
+        if _has_overridden or not any(_has_kernel(x.func.name(), x.key) for x in missing):
             batch.register(missing, level)
+        else:
+            # After a change of the filters Python shows all warnings again: a program with a block
+            # for each step, and a filter in each block, would be warned at each step.
+            with warnings.catch_warnings():
+                # PyTorch warns, once in a process, that kernels are overridden.
+                warnings.filterwarnings("ignore", "Warning only once for all operators")
+                batch.register(missing, level)
+            _has_overridden = True
     _follow()
 
 

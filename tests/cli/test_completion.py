@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ echo "${{COMPREPLY[@]}}"
 
 
 @pytest.fixture(scope="module")
-def script() -> str:
+def script():
     """The script that the documented command writes."""
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^(shtab .*) > ", page, re.M)
@@ -42,7 +41,7 @@ def script() -> str:
     ],
     ids=" ".join,
 )
-def test_completion(script: str, words: list[str], completed: list[str], tmp_path: Path) -> None:
+def test_completion(script, words, completed, tmp_path):
     """Commands, options, their values and names of files are completed."""
     (tmp_path / "train.py").touch()
     typed = COMPLETE.format(words=shlex.join(["detmode", *words]), last=len(words))

@@ -2,11 +2,7 @@
 
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,8 +12,6 @@ from detmode.environment.cuda_on_cpu import cuda_on_cpu
 from tests.shared import needs
 from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 INDEX_ADD = "torch.zeros(3).index_add(0, torch.tensor([1, 1]), torch.ones(2))"
 PROGRAM = f"""
@@ -30,10 +24,10 @@ SIMULATED = ("detmode", "run", "--simulate", "cuda", "-o", "report.json", "scrip
 
 
 @pytest.fixture
-def report_of(tmp_path: Path) -> Callable[[str], tuple[int, dict[str, Any]]]:
+def report_of(tmp_path):
     """Runs a program in a process of its own; returns its exit code and its report."""
 
-    def run(last: str) -> tuple[int, dict[str, Any]]:
+    def run(last):
         (tmp_path / "script.py").write_text(PROGRAM + last)
         (tmp_path / "report.json").write_text("of an earlier run")
         done = run_forked("-m", [SIMULATED], tmp_path, timeout=100, **ENVIRONMENT)
@@ -49,19 +43,19 @@ def report_of(tmp_path: Path) -> Callable[[str], tuple[int, dict[str, Any]]]:
     todays_forms(
         [
             pytest.param(
-                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start()", id="thread"
+                "threading.Thread(target=lambda: (time.sleep(0.1), work())).start()", id="thread"
             ),
             pytest.param(
-                "ThreadPoolExecutor().submit(lambda: (time.sleep(0.5), work()))", id="pool"
+                "ThreadPoolExecutor().submit(lambda: (time.sleep(0.1), work()))", id="pool"
             ),
             pytest.param(
-                "threading.Thread(target=lambda: (time.sleep(0.5), work())).start(); sys.exit()",
+                "threading.Thread(target=lambda: (time.sleep(0.1), work())).start(); sys.exit()",
                 id="exit",
             ),
         ]
     ),
 )
-def test_a_program_runs_until_its_threads_end(report_of: Any, last: str) -> None:
+def test_a_program_runs_until_its_threads_end(report_of, last):
     """Threads that are no daemons go on after the last line, under the mode, as in Python."""
     code, report = report_of(last)
     assert code == 0
@@ -100,9 +94,7 @@ def test_a_program_runs_until_its_threads_end(report_of: Any, last: str) -> None
         ]
     ),
 )
-def test_a_program_that_ends_itself_has_a_report(
-    report_of: Any, last: str, code: int, failure: str | None
-) -> None:
+def test_a_program_that_ends_itself_has_a_report(report_of, last, code, failure):
     """Also where Python runs nothing more: a report of an earlier run does not stay."""
     ended, report = report_of(last)
     assert ended == code
@@ -113,7 +105,7 @@ def test_a_program_that_ends_itself_has_a_report(
 
 @needs.compiler
 @pytest.mark.skipif(os.name != "posix", reason="Windows executes files by their names")
-def test_what_cannot_be_executed_ends_the_report_once(report_of: Any) -> None:
+def test_what_cannot_be_executed_ends_the_report_once(report_of):
     """A program that goes on after an exec that fails ends as it likes; its report is given."""
     code, report = report_of(
         "work()\nopen('bad', 'w').write('no program'); os.chmod('bad', 0o755)\n"
@@ -124,7 +116,7 @@ def test_what_cannot_be_executed_ends_the_report_once(report_of: Any) -> None:
     assert sum(row["count"] for row in report["rows"] if "index_add" in row["overload"]) == 1
 
 
-def test_what_is_not_found_is_not_executed(report_of: Any) -> None:
+def test_what_is_not_found_is_not_executed(report_of):
     """A program that catches the error of an exec goes on, and is reported on once."""
     code, report = report_of(
         "try: os.execvp('no-such-program', ['x'])\nexcept FileNotFoundError: work()"
@@ -134,9 +126,7 @@ def test_what_is_not_found_is_not_executed(report_of: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [("run", "--simulate", "cuda"), ("run",), ("audit",)])
-def test_a_program_without_calls_is_not_checked(
-    run_command: Run, tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_a_program_without_calls_is_not_checked(run_command, tmp_path, command):
     """Nor is one that only runs on the CPU, unless this simulates CUDA."""
     (tmp_path / "script.py").write_text("print('hello')")
     shown = run_command(*command, "--quiet", "script.py")
@@ -147,7 +137,7 @@ def test_a_program_without_calls_is_not_checked(
     assert word in shown.stdout + shown.stderr
 
 
-def test_an_audit_of_attention_is_not_done(run_command: Run, tmp_path: Path) -> None:
+def test_an_audit_of_attention_is_not_done(run_command, tmp_path):
     """CUDA runs other operators for it, which the audit has not met."""
     (tmp_path / "script.py").write_text(
         "import torch\nx = torch.ones(1, 2, 4, 8, requires_grad=True)\n"
@@ -158,33 +148,38 @@ def test_an_audit_of_attention_is_not_done(run_command: Run, tmp_path: Path) -> 
 
 
 CLOSED = """
-import os, subprocess, sys
-which, command = sys.argv[1], [sys.executable, "-m", "detmode", *sys.argv[2:]]
+import os, runpy, sys
+which, begins, *command = sys.argv[1:]
 descriptor = int(which[-1])
 if which.startswith("closed"):
-    done = subprocess.run(command, preexec_fn=lambda: os.close(descriptor))
+    os.close(descriptor)
+    setattr(sys, ("stdout", "stderr")[descriptor - 1], None)  # as Python does when it starts
 else:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, **{"stdout" if descriptor == 1 else "stderr": write})
-sys.exit(done.returncode)
+    os.dup2(write, descriptor)
+if begins == "anew":
+    os.execv(sys.executable, [sys.executable, "-m", *command])
+sys.argv[:] = command
+runpy.run_module("detmode", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.skipif(os.name != "posix", reason="descriptors of a child are closed there")
-@pytest.mark.parametrize("which", todays_forms(["closed1", "closed2", "broken2"]))
-def test_closed_streams(run_python: Run, tmp_path: Path, which: str) -> None:
+@needs.posix
+@pytest.mark.parametrize("begins", ["forked", pytest.param("anew", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("which", ["closed1", "closed2", "broken2"])
+def test_closed_streams(tmp_path, which, begins):
     """The exit code is the program's own, and the report is in its file."""
     (tmp_path / "script.py").write_text("import torch, sys; torch.ones(2); sys.exit(7)")
-    options = ("--simulate", "cuda", "-o", "report.json", "script.py")
-    done = run_python("-c", CLOSED, which, "run", *options)
+    program = [[CLOSED, which, begins, *SIMULATED]]
+    done = run_forked("-c", program, tmp_path, timeout=100, **ENVIRONMENT)
     assert done.returncode == 7, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"].startswith("not finished: exit code 7")
     assert done.stdout == ""
 
 
-def test_recordings_lack_calls_of_other_threads(run_command: Run, tmp_path: Path) -> None:
+def test_recordings_lack_calls_of_other_threads(run_command, tmp_path):
     """They say so, and a comparison does not call the runs identical."""
     (tmp_path / "script.py").write_text(
         "import os, threading, torch\ntorch.ones(2)\n"
@@ -219,29 +214,10 @@ torch.cuda.manual_seed_all(0)
 torch.cuda.set_device(0)
 device = torch.device("cuda:0")
 amp = sys.argv[1:] == ["amp"]
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.norm = nn.BatchNorm2d(width)
-
-    def forward(self, x):
-        return torch.relu(x + self.norm(self.first(x)))
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem, self.block, self.head = nn.Conv2d(3, 8, 3), Block(8), nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = nn.functional.interpolate(self.block(self.stem(x)), scale_factor=2, mode="bilinear")
-        return self.head(x.mean((2, 3)))
-
-
-model = Net().cuda()
+model = nn.Sequential(
+    nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Upsample(scale_factor=2, mode="bilinear"),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+).cuda()
 data = TensorDataset(torch.randn(8, 3, 8, 8), torch.randint(0, 4, (8,)))
 loader = DataLoader(data, batch_size=4, pin_memory=True)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -273,9 +249,7 @@ print("trained")
 
 @needs.compiler
 @pytest.mark.parametrize("arguments", [(), ("amp",)], ids=["float32", "amp"])
-def test_training_that_names_cuda(
-    run_command: Run, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_training_that_names_cuda(run_command, tmp_path, arguments):
     """A script for a GPU runs where there is none, and meets the rules for CUDA."""
     (tmp_path / "train.py").write_text(TRAINING)
     audited = run_command("audit", "--cuda-on-cpu", "train.py", *arguments)
@@ -290,7 +264,7 @@ def test_training_that_names_cuda(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the program finds a GPU")
-def test_the_hint_where_there_is_no_gpu(run_command: Run, tmp_path: Path) -> None:
+def test_the_hint_where_there_is_no_gpu(run_command, tmp_path):
     """An audit, and a run, of a program that names CUDA say how to run it on the CPU."""
     (tmp_path / "script.py").write_text("import torch\ntorch.ones(2).cuda()")
     for command in (("audit",), ("run", "--simulate", "cuda"), ("run",), ("record", "-o", "x")):
@@ -302,7 +276,7 @@ def test_the_hint_where_there_is_no_gpu(run_command: Run, tmp_path: Path) -> Non
     assert (wrong.returncode, wrong.stderr.count("give --simulate cuda as well")) == (2, 1)
 
 
-def test_cuda_on_cpu_leaves_nothing_behind() -> None:
+def test_cuda_on_cpu_leaves_nothing_behind():
     """After the block, and after an error in it, PyTorch is as it was; in it, threads are in it."""
     before = {name: vars(torch.cuda)[name] for name in vars(torch.cuda)}
     others = (torch.load, torch.Generator, torch.nn.Module.to, torch.autocast.__init__)

@@ -2,11 +2,12 @@
 
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
+from itertools import product
 
 import pytest
 
 from tests.shared import ROOT, needs
+from tests.shared.selection import todays_forms
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -77,7 +78,7 @@ python = "3.9.1 of a distribution with a long name, with patches"
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> None:
+def programs(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "varying.py").write_text(VARYING)
     (tmp_path / "other.lock").write_text(LOCK)
@@ -102,11 +103,8 @@ def too_wide(lines: list[str], width: int) -> list[str]:
 
 
 @needs.compiler
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_no_line_is_wider_than_the_terminal(
-    name: str, width: int, run_command: Run, programs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("name", "width"), todays_forms(product(COMMANDS, WIDTHS)))
+def test_no_line_is_wider_than_the_terminal(name, width, run_command, programs, monkeypatch):
     """All that a command prints, on both streams, has at most the terminal's columns."""
     lines = printed(run_command, monkeypatch, width, *COMMANDS[name])
     wide = too_wide(lines, width)
@@ -114,9 +112,7 @@ def test_no_line_is_wider_than_the_terminal(
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_diff_fits(
-    width: int, run_command: Run, programs: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diff_fits(width, run_command, programs, monkeypatch):
     """So has the comparison of two runs, at each level, with and without their tensors."""
     lines = []
     for level, dump in (("call", "--dump=aten::rand.generator@0"), ("module", ""), ("step", "")):

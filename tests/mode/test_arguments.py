@@ -64,6 +64,11 @@ EMPTY = RuleTable()
         ({"simulate": "cuda", "schedule_seed": 1.5}, TypeError, "must be int or None, not float"),
         ({"simulate": "cuda", "schedule_seed": True}, TypeError, "must be int or None, not bool"),
         ({"schedule_seed": 1}, ValueError, "give simulate='cuda' as well"),
+        ({"recheck": True}, TypeError, "recheck must be float, not bool"),
+        ({"recheck": "0.1"}, TypeError, "recheck must be float, not str"),
+        ({"recheck": -0.1}, ValueError, "from 0 to 1, got -0.1"),
+        ({"recheck": 1.5}, ValueError, "from 0 to 1, got 1.5"),
+        ({"recheck": float("nan")}, ValueError, "from 0 to 1, got nan"),
         ({"log": 1.5}, TypeError, "log must be a logger or a level, not float"),
         ({"log": True}, TypeError, "log must be a logger or a level, not bool"),
         ({"log": "loud"}, ValueError, "LOUD"),
@@ -105,11 +110,7 @@ def test_only_warn_only_is_positional():
         (("aten::put.defualt",), ValueError, "'aten::put' has no overload 'defualt'"),
         (("aten::putt*",), ValueError, "no operator of aten matches"),
         (("aten::linear",), ValueError, "PyTorch takes 'aten::linear' apart before a mode sees it"),
-        (
-            ("aten::max_pool3d",),
-            ValueError,
-            "made of, as 'aten::max_pool3d_with_indices_backward'",
-        ),
+        (("aten::max_pool3d",), ValueError, "made of, as 'aten::max_pool3d_with_indices_backward'"),
     ],
 )
 def test_wrong_arguments_of_allow(operators, error, text):

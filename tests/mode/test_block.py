@@ -1,12 +1,9 @@
 """The block: entering, leaving, nesting, and what is restored."""
 
 import gc
-import itertools
 import statistics
 import sys
 import timeit
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 
 import pytest
 import torch
@@ -17,26 +14,11 @@ from detmode import DeterministicMode, RuleTable
 from detmode.mode import levels
 from detmode.mode.compiled.current import thread
 from detmode.mode.deterministic_mode import current_mode
-from detmode.mode.row_counter import RowCounter
-from detmode.process.dispatch import carry
-from detmode.process.setting import FILL
-from detmode.process.torch_settings import deterministic_flag
 from tests.shared.interrupted import state
-from tests.shared.programs import Other, Seen, actions, cumsum, in_another_thread, put
+from tests.shared.programs import Seen, actions, cumsum, in_another_thread, put
 
 x = torch.ones(4)
 SCAN = ("aten::cumsum.default", "native", 1)
-
-
-def test_context_manager_gives_the_mode(mode):
-    """``with DeterministicMode() as mode`` gives the mode itself, and it acts inside only."""
-    made = mode()
-    with made as entered:
-        x.cumsum(0)
-        assert current_mode() is made
-    x.cumsum(0)
-    assert entered is made
-    assert actions(made) == [SCAN]
 
 
 def test_each_block_has_a_level(mode):
@@ -58,25 +40,12 @@ def test_each_block_has_a_level(mode):
     assert not any(level.is_innermost for level in entered)
 
 
-def test_what_pytorch_carries_stays_referenced():
-    """Each block gives the thread's levels to PyTorch anew, which takes one reference to them."""
-
-    def references():
-        value = []
-        before = sys.getrefcount(value)
-        for _ in range(3):
-            carry("detmode.test", value)
-        return sys.getrefcount(value) - before
-
-    assert in_another_thread(references) == 1
-
-
 def test_decorator_keeps_name_and_result(mode):
     """As a decorator the mode acts in every call of the function, recursive ones too."""
     made = mode()
 
     @made
-    def total(n: int) -> torch.Tensor:
+    def total(n):
         """Adds up."""
         return x.cumsum(0) if n == 0 else total(n - 1)
 
@@ -177,22 +146,6 @@ def test_fill_is_left_alone_unless_given(mode, monkeypatch, fill, before):
     assert torch.utils.deterministic.fill_uninitialized_memory is before
 
 
-@pytest.fixture(
-    params=list(itertools.product([(False, True), (True, True), (True, False)], [False, True]))
-)
-def start(request, monkeypatch):
-    """A state of all settings before the block, undone afterwards."""
-    (deterministic, warn_only), other = request.param
-    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", other)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", other)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not other)
-    changes = {"deterministic": not other} if hasattr(inductor, "deterministic") else {}
-    with inductor.patch(changes):
-        yield
-    torch.use_deterministic_algorithms(False)
-
-
 def test_settings_inside(mode, start):
     """Inside, the flags are those that deterministic results need, whatever they were before."""
     with mode(warn_only=True, fill_uninitialized_memory=False):
@@ -232,40 +185,6 @@ def test_every_setting_is_restored(mode, start, inside):
     assert state() == before
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_threads_leave_in_any_order(mode, start, order):
-    """Modes in three threads overlap and end in any order; the last restores the first state."""
-    before = state()
-
-    def work(i):
-        def in_a_block(other):
-            with mode(warn_only=i % 2 == 0, fill_uninitialized_memory=i == 1):
-                other.stay()
-
-        return in_a_block
-
-    others = [Other(work(i)).__enter__() for i in range(len(order))]
-    for i in order:
-        assert torch.are_deterministic_algorithms_enabled()
-        others[i].__exit__()
-    assert state() == before
-
-
-def test_one_mode_in_two_threads(mode):
-    """Two threads may enter one mode object; each leaves its own level, the records are one."""
-    made = mode()
-
-    def work(other):
-        with made:
-            cumsum()
-            other.stay()
-            cumsum()
-
-    with Other(work), made:
-        cumsum()
-    assert sum(record.count for record in made.records) == 3
-
-
 def test_a_block_keeps_and_frees_nothing(mode):
     """Blocks leave as many references to the thread's list of modes as there were."""
     made = mode()
@@ -276,79 +195,6 @@ def test_a_block_keeps_and_frees_nothing(mode):
         gc.collect()
         counts.append((sys.getrefcount(levels.levels_here()), sys.getrefcount(made)))
     assert counts == counts[:1] * 3
-
-
-class Scan(torch.nn.Module):
-    def forward(self, x):
-        return x.cumsum(0)
-
-
-@pytest.fixture
-def hasty():
-    """Python switches between threads as often as it can."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval)
-
-
-def test_threads_count_each_call(mode, hasty, monkeypatch):
-    """A call that threads make at the same time is in one row, each time, under its module."""
-    given = []
-    with mode() as made, monkeypatch.context() as patch:
-        patch.setattr(RowCounter, "count", lambda _, *arguments: given.append(arguments))
-        Scan()(x)
-    threads, calls = 4, 2000
-
-    def work(counter, start):
-        start.wait()
-        for _ in range(calls):
-            counter.count(*given[0])
-
-    for _ in range(20):
-        counter, start = RowCounter(made.logger, made.interface), Barrier(threads)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, [counter] * threads, [start] * threads))
-        total = threads * calls
-        assert [(row.count, row.modules) for row in counter.report({}).records] == [
-            (total, {"Scan": total})
-        ]
-
-
-@pytest.mark.parametrize("order", ["first in first out", "last in first out"])
-@pytest.mark.parametrize(
-    ("hold", "read"),
-    [
-        (lambda: deterministic_flag(False), torch.are_deterministic_algorithms_enabled),
-        (
-            lambda: FILL.holding(False),
-            lambda: torch.utils.deterministic.fill_uninitialized_memory,
-        ),
-    ],
-)
-def test_calls_of_two_threads_overlap(mode, hold, read, order):
-    """Two calls that switch a setting off for their length may end in any order."""
-    with mode(fill_uninitialized_memory=True):
-        first, second = hold(), hold()
-        first.__enter__()
-        second.__enter__()
-        assert read() is False
-        pair = (first, second) if order.startswith("first") else (second, first)
-        pair[0].__exit__(None, None, None)
-        assert read() is False
-        pair[1].__exit__(None, None, None)
-        assert read() is True
-
-
-def test_a_block_opened_during_a_call_does_not_keep_its_flag(mode):
-    """A mode entered while another thread's call has the flag off restores it to on."""
-    with mode():
-        call = deterministic_flag(False)
-        call.__enter__()
-        with mode():
-            call.__exit__(None, None, None)
-            assert torch.are_deterministic_algorithms_enabled()
-        assert torch.are_deterministic_algorithms_enabled()
 
 
 @pytest.mark.parametrize(
@@ -391,16 +237,6 @@ def test_frozen_backend_flags(mode, monkeypatch):
     with mode():
         assert torch.backends.cudnn.deterministic is True
     assert state() == before
-
-
-def test_leaving_what_was_not_entered(mode):
-    """A thread that has not entered a mode cannot leave it; the thread that has, still can."""
-    made = mode()
-    said = "^DeterministicMode: this thread leaves a mode that it has not entered$"
-    with made:
-        with pytest.raises(RuntimeError, match=said):
-            in_another_thread(made.__exit__, None, None, None)
-        assert current_mode() is made
 
 
 def test_an_empty_table_still_sets_the_flag():

@@ -15,10 +15,7 @@ pytestmark = [
     pytest.mark.usefixtures("without_player"),
 ]
 
-SETTERS = (
-    "_set_deterministic_algorithms",
-    "_set_cudnn_benchmark",
-)
+SETTERS = ("_set_deterministic_algorithms", "_set_cudnn_benchmark")
 
 CHANGES = {
     "off": lambda: torch.use_deterministic_algorithms(False),

@@ -143,28 +143,6 @@ def test_without_the_flag_nothing_is_changed(mode):
     assert "upsample_bilinear2d" in names
 
 
-def test_the_attributes_are_restored(mode):
-    """After the last mode has left, PyTorch's attributes are the objects they were."""
-    names = [name for name in _DETOURS if hasattr(decompositions, name)]
-    before = {name: getattr(decompositions, name) for name in names}
-    outer, inner = mode(), mode()
-
-    def replaced():
-        return all(getattr(decompositions, name) is not before[name] for name in names)
-
-    def fail():
-        with outer:
-            with inner:
-                assert replaced()
-            assert replaced()
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        fail()
-    assert {name: getattr(decompositions, name) for name in names} == before
-    assert "_upsample_linear_vec" in names
-
-
 def test_other_threads_keep_the_decomposition(mode):
     """A thread without a mode gets PyTorch's decomposition while another thread has one."""
 

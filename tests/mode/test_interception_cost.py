@@ -16,8 +16,8 @@ PACKAGE = str(Path(detmode.__file__).parent)
 
 def test_calls_before_the_substitute(mode, without_player):
     """A backward of ``x[index]`` calls its substitute after few calls in few files."""
-    seen: list[str] = []
-    found: list[list[str]] = []
+    seen = []
+    found = []
 
     def substitute(**arguments):
         found.append(seen.copy())

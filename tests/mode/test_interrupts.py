@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from types import ModuleType
 
 import pytest
 from torch.utils import _python_dispatch as dispatch
@@ -17,7 +16,7 @@ FILES = (os.path.dirname(detmode.__file__), dispatch.__file__)
 
 
 @pytest.mark.parametrize("name", interrupted.BLOCKS)
-def test_an_interrupt_at_each_line(name: str) -> None:
+def test_an_interrupt_at_each_line(name):
     """Raised at each line of entering, a call and leaving in turn, an interrupt leaves nothing."""
     block = interrupted.BLOCKS[name]
     block()
@@ -38,14 +37,10 @@ def test_an_interrupt_at_each_line(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    [
-        (interrupted, (PROFILE.signals, 0)),
-        (locked, (PROFILE.locked,)),
-        (stress, (PROFILE.stress,)),
-    ],
+    [(interrupted, (PROFILE.signals, 0)), (locked, (PROFILE.locked,)), (stress, (PROFILE.stress,))],
     ids=("interrupted", "locked", "stress"),
 )
-def test_a_program_of_signals(program: ModuleType, arguments: tuple[int, ...]) -> None:
+def test_a_program_of_signals(program, arguments):
     """Real signals leave nothing, wherever they strike; nor does stress, under which nothing hangs.
 
     No thread takes from another what it needs.

@@ -116,7 +116,7 @@ def test_the_environment_is_read_at_the_block(entries, monkeypatch):
 
 def test_many_blocks_take_no_more_memory_than_ten():
     """Kernels are made once, and registered again at each block."""
-    count = 1000 if PROFILE.thorough else 250
+    count = 1000 if PROFILE.thorough else 100
 
     def enter(times):
         for _ in range(times):

@@ -12,7 +12,7 @@ from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from tests.shared.programs import in_another_thread, index_add, table_of
 
-CALLS = 100
+CALLS = 80
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 

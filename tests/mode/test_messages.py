@@ -8,16 +8,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from detmode import (
-    DeterminismWarning,
-    DeterministicMode,
-    Refuse,
-    allow,
-)
+from detmode import DeterminismWarning, DeterministicMode, Refuse, allow
 from detmode.mode import messages
 from detmode.mode.audit import Audit
 from detmode.table.rule import CUBLAS
 from tests.shared.programs import enlarged, image, index_add, put, table_of
+
+
+@pytest.fixture(params=["all", "listed"])
+def mode(mode, request):
+    """Modes that intercept all calls, or listed ones alone."""
+    return lambda *args, **options: mode(*args, **{"intercept": request.param, **options})
 
 
 def max_unpool():

@@ -11,6 +11,7 @@ import torch
 import detmode
 from detmode import DeterministicMode
 from detmode.mode import dispatch_stack
+from tests.shared.programs import in_another_thread, in_threads, put
 
 
 def index_add() -> torch.Tensor:
@@ -84,14 +85,12 @@ def test_a_thread_with_a_mode_of_its_own_is_seen_by_that_one():
     """Its calls, and those of its substitutes, do not count as unseen."""
     inner = DeterministicMode(simulate="cuda")
 
-    def work() -> None:
+    def work():
         with inner:
             index_add()
 
     with DeterministicMode(simulate="cuda") as mode:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
+        in_another_thread(work)
         torch.ones(2)
     assert len(inner.report()) == 1
     assert mode.report().verdict.startswith("deterministic")
@@ -101,7 +100,7 @@ def test_threads_of_others_are_not_counted():
     """A block counts the threads that its own thread starts, and those that these start."""
     go_on = threading.Event()
 
-    def other() -> None:
+    def other():
         go_on.wait()
         in_a_thread()
 
@@ -135,17 +134,13 @@ def test_a_mode_that_acts_in_threads(start):
 def test_calls_made_twice_in_threads():
     """They are sampled like those of its own thread, and what the thread allows is allowed."""
 
-    def work() -> None:
+    def work():
         with detmode.allow("aten::put"):
-            torch.ones(3).put(torch.tensor([0]), torch.ones(1))
+            put()
         index_add()
 
-    def in_a_pool_of_one() -> None:
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(work).result()
-
     counts = []
-    for run in (work, in_a_pool_of_one):
+    for run in (work, lambda: in_another_thread(work)):
         with acting(recheck=1.0) as mode:
             run()
         counts.append(mode.report().head["recheck"])
@@ -161,27 +156,14 @@ def test_threads_whose_calls_no_rule_lists():
     """Their order changes nothing that the mode is about; and a mode has not seen what ran."""
     with acting() as mode:
         torch.ones(2).index_fill(0, torch.tensor([0]), 1.0)
-        thread = threading.Thread(target=lambda: torch.ones(2).add(1))
-        thread.start()
-        thread.join()
+        in_another_thread(torch.ones(2).add, 1)
     assert mode.report().verdict.startswith("deterministic")
 
 
 def test_it_refuses_in_threads():
     """A call that is refused raises in the thread that makes it."""
-    errors = []
-
-    def work() -> None:
-        try:
-            torch.ones(3).put_(torch.tensor([0]), torch.ones(1))
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    with acting(substitute=False) as mode:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert "put_ does not have a deterministic implementation" in errors[0]
+    with acting(substitute=False) as mode, pytest.raises(RuntimeError, match="put_ does not have"):
+        in_another_thread(put)
     assert mode.report().verdict.startswith("may vary: 1 call at 1 line")
 
 
@@ -189,7 +171,7 @@ def test_it_leaves_threads_that_go_on():
     """A thread that ends after the block runs on as without the mode."""
     entered, left = threading.Event(), threading.Event()
 
-    def work() -> None:
+    def work():
         index_add()
         entered.set()
         left.wait()
@@ -208,16 +190,12 @@ def test_counts_of_many_threads():
     """None of the calls of threads that run at the same time is lost, nor a byte of an audit."""
     mode = detmode.audit.__globals__["Audit"]()
 
-    def work() -> None:
+    def work():
         for _ in range(50):
             index_add()
 
     with mode:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[work] * 4)
     report = mode.report()
     assert [row.count for row in report] == [200]
     alone = detmode.audit(work)
@@ -229,7 +207,7 @@ def test_a_subclass_and_an_error_are_as_without_a_block():
     """A thread with a run() of its own runs; its error reaches the hook, with its own frames."""
 
     class Failing(threading.Thread):
-        def run(self) -> None:
+        def run(self):
             raise ValueError("ours")
 
     seen = []
@@ -246,28 +224,7 @@ def test_a_subclass_and_an_error_are_as_without_a_block():
         threading.excepthook = hook
     first, second = [each.exc_traceback for each in seen]
 
-    def depth(traceback) -> int:
+    def depth(traceback):
         return 0 if traceback is None else 1 + depth(traceback.tb_next)
 
     assert depth(first) == depth(second)
-
-
-def test_an_operator_of_another_library_that_no_rule_lists():
-    """The mode meets what its kernel calls; what else the kernel computes, nothing checks."""
-
-    @torch.library.custom_op("detmode_tests::sum_into", mutates_args=())
-    def sum_into(x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(3).index_add(0, torch.tensor([1, 1]), x)
-
-    unlisted = "not checked: detmode_tests::sum_into, which no rule lists"
-    with DeterministicMode(simulate="cuda") as mode:
-        sum_into(torch.ones(2))
-    assert [row.overload for row in mode.records] == ["aten::index_add.default"]
-    assert mode.report().verdict.startswith(unlisted)
-    assert detmode.audit(sum_into, torch.ones(2)).verdict.startswith(unlisted)
-    rule = detmode.Rule(
-        op="detmode_tests::sum_into", action=detmode.Allow(), because="sums in a fixed order"
-    )
-    with DeterministicMode(simulate="cuda", rules=detmode.default_rules() + [rule]) as mode:
-        sum_into(torch.ones(2))
-    assert mode.report().verdict.startswith("deterministic")

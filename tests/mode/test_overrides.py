@@ -10,6 +10,12 @@ from detmode import DeterminismWarning, DeterministicMode
 from tests.shared.programs import NAMESPACE, cumsum, index_add, put
 
 
+@pytest.fixture(params=["all", "listed"])
+def mode(mode, request):
+    """Modes that intercept all calls, or listed ones alone."""
+    return lambda *args, **options: mode(*args, **{"intercept": request.param, **options})
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -3,7 +3,7 @@
 import gc
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from unittest.mock import patch
 
 import pytest
@@ -23,7 +23,7 @@ MEBIBYTE = 1 << 20
 
 
 @pytest.fixture
-def mode() -> Iterator[DeterministicMode]:
+def mode():
     """A mode with plans of its own, a few of them, whose launches do nothing."""
     action = default_rules().get(torch.ops.aten.index_add.default)[0].rule.action
     assert isinstance(action, Substitute)
@@ -52,7 +52,7 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_calls_without_end(mode: DeterministicMode) -> None:
+def test_calls_without_end(mode):
     """A million calls that a plan makes leave nothing behind."""
     x, source = torch.zeros(4, 2), torch.ones(3, 2)
     objects, peak = growth(
@@ -64,10 +64,10 @@ def test_calls_without_end(mode: DeterministicMode) -> None:
     assert peak < 8 * MEBIBYTE
 
 
-def test_shapes_without_end(mode: DeterministicMode) -> None:
+def test_shapes_without_end(mode):
     """Of 10^5 shapes, each called until a plan makes the call, the oldest plans are dropped."""
 
-    def call(number: int) -> None:
+    def call(number):
         x, source = torch.zeros(4 + number, 2), torch.ones(3, 2)
         for _ in range(3):
             torch.index_add(x, 0, INDEX, source)

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask
 from torch.testing._internal.two_tensor import TwoTensor
 
 from detmode import allow
-from tests.shared.programs import actions, enlarged, image, in_another_thread
+from tests.shared.programs import actions, enlarged, image
 
 aten = torch.ops.aten
 INDEX, ONE = torch.tensor([0]), torch.ones(1)
@@ -268,37 +268,6 @@ def test_flex_attention_runs(mode):
             q, q, q, lambda score, b, h, m, n: score, mask, 0.5, {}
         )
     torch.testing.assert_close(result, expected)
-
-
-@pytest.fixture
-def process_group(tmp_path):
-    """One process that is a whole group."""
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        pytest.skip("this PyTorch has no torch.distributed")
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def test_dtensor(mode, process_group):
-    """A DTensor desugars to its local tensors, on which the table is met."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    def run():
-        mesh = init_device_mesh("cpu", (1,))
-        x = distribute_tensor(torch.ones(3), mesh, [Replicate()])
-        with mode() as made:
-            y = x.cumsum(0)
-        assert y.to_local().tolist() == [1, 2, 3]
-        # DTensor also runs it on a fake tensor, to learn the shape.
-        assert {record[:2] for record in actions(made)} == {("aten::cumsum.default", "native")}
-
-    # PyTorch keeps the process group for the thread, and a child that another thread forks later
-    # would wait for it without end.
-    in_another_thread(run)
 
 
 def test_sparse_quantized_and_jagged_tensors_pass(mode):

@@ -3,15 +3,15 @@
 import copy
 import io
 from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
 from detmode import DeterministicMode, record
-from detmode.mode.audit.audit_mode import Audit
-from detmode.mode.filled_memory import FilledMemory
-from detmode.runs.probing import Probe
+from tests.shared.every_mode import MODES
+from tests.shared.selection import todays_forms
 
 
 class Cells(nn.Module):
@@ -57,21 +57,7 @@ MODULES = {
 }
 
 
-MODES = {
-    "mode": lambda folder: DeterministicMode(),
-    "simulate": lambda folder: DeterministicMode(simulate="cuda"),
-    "listed": lambda folder: DeterministicMode(intercept="listed", simulate="cuda"),
-    "recheck": lambda folder: DeterministicMode(simulate="cuda", recheck=1.0),
-    "record": lambda folder: record(folder / "trace"),
-    "probe": lambda folder: Probe(1),
-    "audit": lambda folder: Audit(),
-    "filled memory": lambda folder: FilledMemory(0),
-}
-GRADS = {
-    "grad": nullcontext,
-    "no_grad": torch.no_grad,
-    "inference": torch.inference_mode,
-}
+GRADS = {"grad": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}
 
 
 def operators(traced):
@@ -79,22 +65,16 @@ def operators(traced):
     return [node.kind() for node in traced.inlined_graph.nodes()]
 
 
-@pytest.fixture(params=MODULES)
-def module(request):
-    module, shape = MODULES[request.param]
+@pytest.mark.parametrize(("module", "mode", "grad"), todays_forms(product(MODULES, MODES, GRADS)))
+def test_the_graph_is_that_of_no_mode(module, mode, grad, tmp_path):
+    """A traced module has the same operators, and computes on other inputs what the module does."""
+    module, shape = MODULES[module]
     module = copy.deepcopy(module)
     module(torch.ones(shape))  # a lazy one learns its sizes
-    return module.eval(), torch.rand(shape), torch.rand(shape)
-
-
-@pytest.mark.parametrize("name", MODES)
-@pytest.mark.parametrize("grad", GRADS)
-def test_the_graph_is_that_of_no_mode(name, grad, module, tmp_path):
-    """A traced module has the same operators, and computes on other inputs what the module does."""
-    module, x, y = module
+    module, x, y = module.eval(), torch.rand(shape), torch.rand(shape)
     with GRADS[grad]():
         expected = torch.jit.trace(module, x)
-        with MODES[name](tmp_path):
+        with MODES[mode](tmp_path):
             traced = torch.jit.trace(module, x)
     assert operators(traced) == operators(expected)
     with torch.no_grad():

@@ -5,19 +5,15 @@ inference mode, where the mode still sees what they are made of.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from detmode import DeterministicMode
-from detmode.mode.audit import Audit
-from detmode.mode.filled_memory import FilledMemory
-from detmode.runs.probing import Probe
 from detmode.runs.recording import record
-from detmode.testing.suite import SuiteMode
+from tests.shared.every_mode import MODES
 
 pytestmark = pytest.mark.usefixtures("cublas_workspace")
 
@@ -58,22 +54,10 @@ def _gradient_of_lstsq(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.autograd.grad(solution.abs().sum(), a)[0]
 
 
-MODES: dict[str, Callable[[Path], AbstractContextManager[object]]] = {
-    "DeterministicMode": lambda folder: DeterministicMode(),
-    "simulated": lambda folder: DeterministicMode(simulate="cuda"),
-    "Audit": lambda folder: Audit(),
-    "SuiteMode": lambda folder: SuiteMode(lambda overload, site: True),
-    "record": lambda folder: record(folder / "run"),
-    "Probe": lambda folder: Probe(repeats=1),
-    "memory": lambda folder: FilledMemory(0xFF),
-}
 CALLS: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
     "pinv": (False, lambda: torch.linalg.pinv(_complex())),
     "gradient of lstsq": (False, lambda: _gradient_of_lstsq(_complex(), _complex())),
-    "kernel of a library": (
-        False,
-        lambda: torch.ops.detmode_views.autocorrelation(torch.randn(8)),
-    ),
+    "kernel of a library": (False, lambda: torch.ops.detmode_views.autocorrelation(torch.randn(8))),
     "hfftn of real numbers": (True, lambda: torch.fft.hfftn(torch.randn(3, 4))),
     "convolution and product": (
         True,
@@ -89,7 +73,7 @@ CALLS: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("call", CALLS)
-def test_views_inside_a_kernel_are_resolved(mode: str, call: str, tmp_path: Path) -> None:
+def test_views_inside_a_kernel_are_resolved(mode, call, tmp_path):
     """Every mode gives the numbers that a call gives without it."""
     in_inference_mode, make = CALLS[call]
     with torch.inference_mode(in_inference_mode):
@@ -104,11 +88,11 @@ def test_views_inside_a_kernel_are_resolved(mode: str, call: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_autocast_acts_in_a_composite_operator(mode: str, tmp_path: Path) -> None:
+def test_autocast_acts_in_a_composite_operator(mode, tmp_path):
     """In inference mode what a composite operator is made of is cast as without a mode, once."""
     rows, columns, images = torch.randn(3, 4), torch.randn(4, 5), torch.randn(2, 3, 8, 8)
 
-    def run() -> list[torch.Tensor]:
+    def run():
         with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
             return [
                 torch.einsum("ij,jk->ik", rows, columns),
@@ -123,7 +107,7 @@ def test_autocast_acts_in_a_composite_operator(mode: str, tmp_path: Path) -> Non
     torch.testing.assert_close(given, expected, rtol=0, atol=0)
 
 
-def test_they_are_resolved_in_a_mode_below_another(tmp_path: Path) -> None:
+def test_they_are_resolved_in_a_mode_below_another(tmp_path):
     """A mode that is handed its calls by another one resolves them as well."""
     matrix = _complex()
     expected = torch.linalg.pinv(matrix)

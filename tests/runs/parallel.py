@@ -125,9 +125,7 @@ def sp(mesh: DeviceMesh) -> None:
         }
         parallelize_module(block, mesh, plan)
         whole = PrepareModuleInput(
-            input_layouts=(Replicate(),),
-            desired_input_layouts=(Shard(0),),
-            use_local_output=False,
+            input_layouts=(Replicate(),), desired_input_layouts=(Shard(0),), use_local_output=False
         )
         parallelize_module(block, mesh, whole)
     train(model, same=True)
@@ -165,11 +163,7 @@ def scramble(byte: int) -> None:
 
 def main(folder: Path, rendezvous: str, rank: int, world: int, names: list[str]) -> None:
     distributed.init_process_group(
-        "gloo",
-        init_method=rendezvous,
-        rank=rank,
-        world_size=world,
-        timeout=timedelta(seconds=60),
+        "gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=timedelta(seconds=60)
     )
     flat = init_device_mesh("cpu", (world,))
     grid = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("replicas", "shards"))

@@ -24,7 +24,7 @@ from detmode import record
 from tests.shared.training import Fault, bits
 
 WORLD = 4
-STEPS = 3
+STEPS = 2
 FAULTY = {
     "none": None,
     "again": None,
@@ -35,6 +35,7 @@ FAULTY = {
     "bucket_size": 1,
     "transport": 0,
     "buckets": None,
+    "drift": None,
 }
 """The runs, and the rank that has the fault; ``None`` for all of them."""
 
@@ -73,6 +74,8 @@ def train(rank: int, fault: str | None, checkpoint: Path | None = None) -> None:
         loss = model(data[places[:8]]).square().mean()  # the forward pass
         optimizer.zero_grad()
         loss.backward()
+        if fault == "drift" and step == 1:
+            torch._foreach_mul_([each.grad for each in model.parameters()], 1.0 + rank / 8)
         optimizer.step()
         total = loss.detach().clone()
         distributed.all_reduce(total)  # the loss of all ranks

@@ -40,7 +40,7 @@ def fewest_left_over(a: list[int], b: list[int]) -> int:
 
 
 @given(sequences, sequences, st.none() | st.integers(0, 60))
-def test_alignment_is_whole_and_shortest(a: list[int], b: list[int], most: int | None) -> None:
+def test_alignment_is_whole_and_shortest(a, b, most):
     """Every call of both runs appears once, in order, and pairs are alike.
 
     The fewest are left over, where the effort that is allowed was enough.
@@ -54,7 +54,7 @@ def test_alignment_is_whole_and_shortest(a: list[int], b: list[int], most: int |
         assert sum(i is None or j is None for i, j in pairs) == fewest_left_over(a, b)
 
 
-def test_a_batch_tells_which_step_is_left_over() -> None:
+def test_a_batch_tells_which_step_is_left_over():
     """Steps look alike; the one whose batch the other run has not is left over."""
     step = [1, 2, 3]
     kinds = step * 3, step * 4
@@ -67,20 +67,20 @@ def test_a_batch_tells_which_step_is_left_over() -> None:
     assert [j for _, j in pairs if j is not None] == list(range(12))
 
 
-def test_runs_without_likeness() -> None:
+def test_runs_without_likeness():
     """Long runs that have nothing in common are all left over, and it does not take long."""
-    pairs, _ = by_kind([1] * 5000, [2] * 5000)
-    assert len(pairs) == 10000
+    pairs, _ = by_kind([1] * 2000, [2] * 2000)
+    assert len(pairs) == 4000
 
 
-def test_far_stretch() -> None:
+def test_far_stretch():
     """A stretch that is longer than a shortest script is looked for is passed over."""
     common = [1, 2, 3, 4] * 50
-    pairs, _ = by_kind(common, [9] * 3000 + common)
+    pairs, _ = by_kind(common, [9] * 2000 + common)
     assert sum(i is not None and j is not None for i, j in pairs) == len(common)
 
 
-def test_loops_of_other_lengths_take_bounded_time() -> None:
+def test_loops_of_other_lengths_take_bounded_time():
     """Long runs whose loops depend on data take no more steps than are allowed.
 
     From where these are spent on the alignment is coarse, and says so.

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy
 import pytest
@@ -75,7 +74,7 @@ def heard() -> None:
     assert [str(each.message) for each in caught] == ["beside"]
 
 
-def test_a_recording_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
+def test_a_recording_leaves_pytorch_as_it_was(tmp_path):
     """Nothing that shows it storages and compiled graphs stays replaced after its block."""
     before = process_state()
     with record(tmp_path / "outer"):
@@ -89,15 +88,15 @@ def test_a_recording_leaves_pytorch_as_it_was(tmp_path: Path) -> None:
 
 # What other threads warn of is theirs; heard() looks for its own.
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_left_lost_or_repeated(tmp_path: Path) -> None:
+def test_nothing_is_left_lost_or_repeated(tmp_path):
     """No warning is lost and no number drawn twice; recordings have their own steps, and end."""
-    numbers: list[float] = []
+    numbers = []
 
-    def draw() -> None:
+    def draw():
         numbers.append(torch.rand((), dtype=torch.float64).item())
         time.sleep(0)
 
-    def recorded() -> None:
+    def recorded():
         ended = random.SystemRandom().randrange(1, 5)
         path = tmp_path / f"{threading.get_ident()}-{time.monotonic_ns()}"
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])

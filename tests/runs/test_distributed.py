@@ -1,13 +1,7 @@
 """Recordings of distributed runs: results that come late, and ranks that are compared."""
 
-import json
-import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,11 +12,9 @@ from torch.distributed.tensor import DTensor, Shard
 
 from detmode import DeterministicMode, diff, record
 from detmode.runs.trace_file import UNDEFINED, Reader, TraceCall
-from tests.shared import ROOT
+from tests.shared import needs
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 
 class Late:
@@ -52,7 +44,7 @@ class Late:
 
 
 @pytest.fixture
-def late() -> Iterator[Late]:
+def late():
     late = Late()
     library = torch.library.Library("c10d", "FRAGMENT")
     library.define("late_(Tensor(a!) tensor, bool async_op=True) -> ()")
@@ -75,7 +67,7 @@ def operators(path: Path, *names: str) -> list[TraceCall]:
 
 
 @pytest.mark.parametrize("others", [0, 2000], ids=["at_once", "after_many_calls"])
-def test_result_is_the_one_that_was_waited_for(late: Late, others: int, tmp_path: Path) -> None:
+def test_result_is_the_one_that_was_waited_for(late, others, tmp_path):
     """Its digest is of what is there when somebody next reads or overwrites it."""
     x, y = torch.zeros(3), torch.zeros(5)
     with record(tmp_path / "run"):
@@ -94,7 +86,7 @@ def test_result_is_the_one_that_was_waited_for(late: Late, others: int, tmp_path
     assert Reader(tmp_path / "run").about["format"] == "detmode-trace"
 
 
-def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
+def test_result_that_nobody_reads(late, tmp_path):
     """It is seen at the end where the caller waited for it at once, and else not."""
     x, y = torch.zeros(3), torch.zeros(3)
     with record(tmp_path / "run"):
@@ -105,7 +97,7 @@ def test_result_that_nobody_reads(late: Late, tmp_path: Path) -> None:
     assert first == UNDEFINED != second
 
 
-def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) -> None:
+def test_view_of_an_unfinished_result_does_not_wait(late, tmp_path):
     """Its digest, too, is of what is there after a wait."""
     with record(tmp_path / "run"):
         view = torch.ops._c10d_functional.late(torch.ones(4)).view(2, 2).detach()
@@ -119,7 +111,7 @@ def test_view_of_an_unfinished_result_does_not_wait(late: Late, tmp_path: Path) 
         assert set(digests_of(tmp_path / "run", "aten::detach", side)) == {made}
 
 
-def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
+def test_result_that_is_copied_into_place(late, tmp_path):
     """Gloo's own copies, inside a wait, are no use of the result."""
     x = torch.zeros(4)
     with record(tmp_path / "run"):
@@ -132,7 +124,7 @@ def test_result_that_is_copied_into_place(late: Late, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def group() -> Iterator[None]:
+def group():
     """A process group of this process alone."""
     distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
@@ -140,7 +132,7 @@ def group() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("group")
-def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None:
+def test_collectives_write_what_their_schemas_do_not_say(tmp_path):
     """Also in lists of lists; what is sent is not written."""
     x, gathered = torch.ones(3), [torch.zeros(3)]
     with record(tmp_path / "run"):
@@ -157,7 +149,7 @@ def test_collectives_write_what_their_schemas_do_not_say(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("group")
-def test_functional_collectives(tmp_path: Path) -> None:
+def test_functional_collectives(tmp_path):
     """The result is that of ``wait_tensor``."""
     with record(tmp_path / "run"):
         result = torch.ops._c10d_functional.all_reduce(torch.ones(3), "sum", "0")
@@ -168,7 +160,7 @@ def test_functional_collectives(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_what_dtensor_has_cached(tmp_path: Path) -> None:
+def test_what_dtensor_has_cached(tmp_path):
     """A call whose sharding is known already is recorded and counted as one for the first time."""
     mesh, reports = init_device_mesh("cpu", (1,)), []
     for run in ("cold", "warm"):
@@ -178,114 +170,3 @@ def test_what_dtensor_has_cached(tmp_path: Path) -> None:
         reports.append([(row.overload, row.count) for row in mode.records])
     assert diff(tmp_path / "cold", tmp_path / "warm").identical
     assert reports == [[("aten::empty_like.default", 1)]] * 2
-
-
-TRAINING = """
-import ctypes
-import os
-import sys
-
-import torch
-from torch import distributed, nn
-
-fault, rendezvous = sys.argv[1:]
-rank = int(os.environ["RANK"])
-distributed.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2)
-torch.manual_seed(0)
-inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 2))
-model = nn.parallel.DistributedDataParallel(inner)
-optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-generator = torch.Generator().manual_seed(rank)
-torch.manual_seed(rank)
-for step in range(3):
-    loss = model(torch.randn(4, 6, generator=generator)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    gradients = [parameter.grad for parameter in model.parameters()]
-    if fault == "drift" and step == 1:
-        torch._foreach_mul_(gradients, 1.0 + rank / 8)
-    optimizer.step()
-    total = loss.detach().clone()
-    distributed.all_reduce(total)
-    if fault == "replica" and step == 1 and rank == 1:
-        ctypes.memset(total.data_ptr(), 0, total.nbytes)
-    total.neg()
-distributed.destroy_process_group()
-"""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recordings of two ranks: without a fault, the same again, and with each of two faults."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "train.py").write_text(TRAINING)
-    for name in ("none", "again", "drift", "replica"):
-        rendezvous = f"file://{folder / name}.rendezvous"
-        command = [sys.executable, "-m", "detmode", "record", "-o", name, "train.py"]
-        processes = [
-            subprocess.Popen(
-                [*command, name, rendezvous],
-                cwd=folder,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "RANK": str(rank),
-                    "WORLD_SIZE": "2",
-                    "OMP_NUM_THREADS": "1",
-                },
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        for rank, process in enumerate(processes):
-            _, said = process.communicate(timeout=300)
-            assert process.returncode == 0, said
-            assert f"detmode: recorded to {Path(name) / f'rank{rank}'}" in said.splitlines()
-    return folder
-
-
-@pytest.mark.thorough
-def test_a_rank_of_two_runs(runs: Path) -> None:
-    """Two runs of the same program are the same, whenever reductions are done."""
-    for rank in ("rank0", "rank1"):
-        comparison = diff(runs / "none" / rank, runs / "again" / rank)
-        assert comparison.identical
-        assert comparison.ranks is None
-        (bucket, *_) = operators(runs / "none" / rank, "c10d::allreduce_")
-        assert UNDEFINED not in bucket.mutated.digests
-
-
-@pytest.mark.thorough
-def test_ranks_of_one_run(runs: Path) -> None:
-    """Data and dropout of their own are no difference of ranks; what they share is the same."""
-    comparison = diff(runs / "none" / "rank0", runs / "none" / "rank1")
-    assert comparison.identical
-    assert comparison.ranks == ("0", "1")
-    assert comparison.different > 50
-    assert comparison.drift is None
-    assert str(comparison).startswith("ranks 0 and 1 have the same results of collectives")
-    assert "Ranks 0 and 1 have the same" in comparison.to_html()
-    data = json.loads(comparison.to_json())
-    assert (data["ranks"], data["drift"]) == (["0", "1"], None)
-
-
-@pytest.mark.thorough
-def test_collective_that_gave_two_results(runs: Path) -> None:
-    """It is named, and its line."""
-    divergence = diff(runs / "replica" / "rank0", runs / "replica" / "rank1").divergence
-    assert (divergence.kind, divergence.call.overload) == ("replica", "c10d::allreduce_.default")
-    assert divergence.differing == ("mutated 0",)
-    (line,) = (n for n, text in enumerate(TRAINING.splitlines(), 1) if "all_reduce(total)" in text)
-    assert divergence.call.site.endswith(f"train.py:{line}")
-
-
-@pytest.mark.thorough
-def test_weights_that_part(runs: Path) -> None:
-    """The call after which ranks do not have the same is named, though it may be meant so."""
-    comparison = diff(runs / "drift" / "rank0", runs / "drift" / "rank1")
-    assert comparison.identical
-    drift: Any = comparison.drift
-    assert drift.call.overload == "aten::_foreach_mul_.Scalar"
-    assert drift.differing == ("([_, _, _, _, _, _], 1.0)", "([_, _, _, _, _, _], 1.125)")
-    assert "The first call after which the ranks have different bytes:" in str(comparison)

@@ -4,19 +4,15 @@ import json
 import math
 import os
 import shutil
-import struct
-import subprocess
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -24,12 +20,9 @@ from detmode import diff, record
 from detmode.bits.difference import same_bits
 from detmode.bits.tensors import parts
 from detmode.runs import dump_file
-from detmode.runs.dump_diff import ArrayDifference, compare_dumps
 from detmode.runs.dump_file import DumpReader, dumps_of
-from tests.shared.traces import check_hostile_copy
+from tests.shared.traces import check_hostile_copy, dumped
 from tests.shared.training import Fault, bits
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read(dump: DumpReader, name: str) -> Tensor:
@@ -38,15 +31,6 @@ def read(dump: DumpReader, name: str) -> Tensor:
     # Joined as bytes: not every dtype can be joined.
     joined = torch.cat([chunk.view(torch.uint8) for chunk in chunks])
     return joined.view(getattr(torch, array.dtype)).reshape(array.shape)
-
-
-def dumped(path: Path, call: str, run: Callable[[], object]) -> DumpReader:
-    """The dump of one call of a run."""
-    with record(path, dump=[call]) as recording:
-        run()
-    assert recording.not_dumped == {}
-    (dump,) = dumps_of(path)
-    return dump
 
 
 def values(dtype: torch.dtype) -> Tensor:
@@ -74,9 +58,7 @@ TENSORS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
 @pytest.mark.parametrize("chunk", [7, 1 << 18])
-def test_dumped_tensor_is_the_tensor(
-    make: Callable[[], Tensor], chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dumped_tensor_is_the_tensor(make, chunk, tmp_path, monkeypatch):
     """Of any dtype and layout the bytes come back; and NumPy alone reads them, without pickle."""
     monkeypatch.setattr(dump_file, "CHUNK", chunk)
     tensor = make()
@@ -97,10 +79,10 @@ def test_dumped_tensor_is_the_tensor(
         assert (read(dump, "input 0 scale"), read(dump, "input 0 zero_point")) == (0.25, 7)
 
 
-def test_inputs_are_those_before_the_call(tmp_path: Path) -> None:
+def test_inputs_are_those_before_the_call(tmp_path):
     """Of a call that writes its arguments, and of the one that was asked for."""
 
-    def run() -> None:
+    def run():
         x = torch.ones(3)
         for _ in range(4):
             x.mul_(2)
@@ -115,16 +97,16 @@ def test_inputs_are_those_before_the_call(tmp_path: Path) -> None:
     assert [read(each, name)[0].item() for name in each.arrays] == [1, 0, 6, 5]
 
 
-def test_memory_that_nobody_wrote_is_left_out(tmp_path: Path) -> None:
+def test_memory_that_nobody_wrote_is_left_out(tmp_path):
     """As in the trace, what ``empty`` gave means nothing until it is written."""
     dump = dumped(tmp_path / "run", "aten::fill_.Scalar@0", lambda: torch.empty(3).fill_(1))
     assert list(dump.arrays) == ["mutated 0"]
 
 
-def test_call_that_raises_is_not_counted(tmp_path: Path) -> None:
+def test_call_that_raises_is_not_counted(tmp_path):
     """It is in no trace either; nothing of it is left."""
 
-    def run() -> None:
+    def run():
         with pytest.raises(RuntimeError):
             torch.ones(2, 3).mm(torch.ones(2, 3))
         assert os.listdir(tmp_path / "run" / "dumps") == []
@@ -133,7 +115,7 @@ def test_call_that_raises_is_not_counted(tmp_path: Path) -> None:
     assert read(dumped(tmp_path / "run", "aten::mm@0", run), "output 0").trace() == 2
 
 
-def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
+def test_dump_that_cannot_be_written(tmp_path):
     """The program goes on; the recording says why, and is whole."""
     with (
         pytest.warns(UserWarning, match="no dump of aten::sin.default@5: the run did not make"),
@@ -148,146 +130,6 @@ def test_dump_that_cannot_be_written(tmp_path: Path) -> None:
     }
     (tmp_path / "run" / "dumps").unlink()
     assert diff(tmp_path / "run", tmp_path / "run").same == 2
-
-
-def compared(tmp_path: Path, one: Tensor, other: Tensor) -> ArrayDifference | None:
-    """Compare dumps of two tensors."""
-    dumps = [
-        dumped(tmp_path / str(uuid4()), "aten::clone@0", tensor.clone) for tensor in (one, other)
-    ]
-    found = compare_dumps(*dumps)
-    assert found.missing == ()
-    assert [each.name for each in found.differing] in ([], ["input 0", "output 0"])
-    return found.differing[0] if found.differing else None
-
-
-def ordered(dtype: torch.dtype) -> dict[int, int]:
-    """Of each 16-bit pattern its place among all numbers of its sign; none if not finite."""
-    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16)
-    numbers = every.view(dtype).double()
-    places = {}
-    for sign in (False, True):
-        mine = (torch.signbit(numbers) == sign) & numbers.isfinite()
-        inwards = every[mine][numbers[mine].abs().argsort()].tolist()
-        places.update(zip(inwards, range(len(inwards))))
-    return places
-
-
-PLACES = {dtype: ordered(dtype) for dtype in (torch.float16, torch.bfloat16)}
-patterns = st.integers(-(1 << 15), (1 << 15) - 1)
-nearby = st.tuples(patterns, st.integers(-40, 40)).map(
-    lambda pair: (pair[0], max(-(1 << 15), min((1 << 15) - 1, sum(pair))))
-)
-
-
-def row_of(distance: int) -> str:
-    if distance <= 2:
-        return str(distance)
-    high = 1 << math.ceil(math.log2(distance))
-    return f"{high // 2 + 1}-{high}"
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    pairs=st.lists(st.one_of(nearby, st.tuples(patterns, patterns)), min_size=1, max_size=30),
-    dtype=st.sampled_from([torch.float16, torch.bfloat16]),
-)
-@example(pairs=[(0, -(1 << 15)), (0, 1), (1, 4), (1, 5), (1, 6), (1, 10)], dtype=torch.float16)
-def test_histogram_counts_the_floats_between(
-    pairs: list[tuple[int, int]], dtype: torch.dtype, tmp_path: Path
-) -> None:
-    """Against the places of both numbers in the sorted list of all 16-bit floats."""
-    one, other = (
-        torch.tensor(side, dtype=torch.int64).to(torch.int16).view(dtype) for side in zip(*pairs)
-    )
-    expected: Counter[str] = Counter()
-    places = PLACES[dtype]
-    for a, b in pairs:
-        if a == b:
-            expected["0"] += 1
-        elif a not in places or b not in places:
-            expected["NaN or Inf"] += 1
-        elif (a < 0) != (b < 0):
-            expected["other sign"] += 1
-        else:
-            expected[row_of(abs(places[a] - places[b]))] += 1
-    found = compared(tmp_path, one, other)
-    assert dict(found.ulps if found else [("0", len(pairs))]) == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_histogram_of_wide_floats(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Steps of nextafter are counted, over powers of two and up to the largest number."""
-    one = torch.tensor([1.0, -1.0, 0.0, 1e-30, 0.0], dtype=dtype)
-    other = one.clone()
-    largest = torch.finfo(dtype).max
-    for _ in range(3):
-        other = torch.nextafter(other, torch.tensor([0, 0, 1, 1, 0], dtype=dtype))
-    other[4] = largest
-    found = compared(tmp_path, one, other)
-    size = {torch.float32: "i", torch.float64: "q"}[dtype]
-    (steps,) = struct.unpack(f"={size}", struct.pack(f"={'f' if size == 'i' else 'd'}", largest))
-    power = (steps - 1).bit_length()
-    assert found.ulps == (("3-4", 4), (f"{(1 << power - 1) + 1}-{1 << power}", 1))
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.bfloat16, torch.int8, torch.complex64, torch.float8_e5m2],
-    ids=str,
-)
-@pytest.mark.parametrize("chunk", [5, 1 << 18])
-def test_where_and_how_far(
-    dtype: torch.dtype, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Count, positions, region and largest difference, whatever chunks they lie in."""
-    monkeypatch.setattr(dump_file, "CHUNK", chunk)
-    one, change = torch.full((4, 3, 5), 8.0), torch.zeros(4, 3, 5)
-    places = [(1, 0, 4), (1, 2, 1), (3, 1, 2)]
-    for place, by in zip(places, (-2.0, 4.0, 8.0)):
-        change[place] = by
-    found = compared(tmp_path, one.to(dtype), (one + change).to(dtype))
-    assert (found.elements, found.size) == (3, 60)
-    assert (found.first, found.last) == (places[0], places[2])
-    assert found.region == ((1, 3), (0, 2), (1, 4))
-    assert found.largest == 8
-    assert sum(count for _, count in found.ulps) == {
-        torch.float32: 60, torch.bfloat16: 60, torch.complex64: 120
-    }.get(dtype, 0)  # fmt: skip
-    assert "[1:4, 0:3, 1:5]" in str(found)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "largest"),
-    [
-        (torch.tensor([-(2**63)]), torch.tensor([2**63 - 1]), 2**64 - 1),
-        (torch.tensor([2**53 + 1]), torch.tensor([2**53]), 1),
-        (torch.tensor([200], dtype=torch.uint8), torch.tensor([3], dtype=torch.uint8), 197),
-        (torch.tensor([True]), torch.tensor([False]), 1.0),
-        (torch.tensor([0.0]), torch.tensor([-0.0]), 0.0),
-        (torch.tensor([math.nan, 1.0]), torch.tensor([1.0, 3.0]), 2.0),
-        (torch.tensor([math.inf]), torch.tensor([1.0]), None),
-        (torch.tensor(2.0), torch.tensor(3.0), 1.0),
-    ],
-)
-def test_largest_difference(one: Tensor, other: Tensor, largest: Any, tmp_path: Path) -> None:
-    """Exact for integers of 64 bits, and of the finite elements."""
-    found = compared(tmp_path, one, other)
-    assert (found.largest, type(found.largest)) == (largest, type(largest))
-
-
-def test_what_cannot_be_compared(tmp_path: Path) -> None:
-    """Tensors of other shapes or dtypes are named; so are parts that are the same."""
-    found = compared(tmp_path, torch.ones(3), torch.ones(4))
-    assert found.elements is None
-    assert "float32[3] strides [1] cpu and float32[4] strides [1] cpu" in str(found)
-    sparse = [
-        dumped(tmp_path / str(scale), "aten::clone@0", (torch.eye(2) * scale).to_sparse().clone)
-        for scale in (1, 2)
-    ]
-    parted = compare_dumps(*sparse)
-    assert parted.same == ("input 0 indices", "output 0 indices")
-    assert [each.name for each in parted.differing] == ["input 0 values", "output 0 values"]
 
 
 def one_bit(args: tuple[Any, ...], result: Tensor) -> None:
@@ -308,12 +150,12 @@ def program(path: Path, at: int | None = None, more: int = 0, **options: Any) ->
 
 
 @pytest.mark.parametrize("more", [0, 2])
-def test_diff_says_what_to_dump_and_then_how_it_differs(more: int, tmp_path: Path) -> None:
+def test_diff_says_what_to_dump_and_then_how_it_differs(more, tmp_path):
     """The advice of the first comparison, followed, gives the elements and ULPs of the fault.
 
     Where one run makes calls more, its call has another index: both are said, and compared.
     """
-    runs: list[dict[str, Any]] = [{}, {"at": 3, "more": more}]
+    runs = [{}, {"at": 3, "more": more}]
     comparison = diff(*(program(tmp_path / str(n), **run) for n, run in enumerate(runs)))
     advice = "to see how the tensors differ, record both runs again with --dump "
     advice += "aten::addmm.default@3"
@@ -342,7 +184,7 @@ def test_diff_says_what_to_dump_and_then_how_it_differs(more: int, tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     dump = {"dump": ["aten::addmm@3", "aten::tanh@4"]}
     return program(folder / "first", **dump), program(folder / "second", at=3, **dump)
@@ -350,9 +192,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_hostile_dump_is_refused(
-    runs: tuple[Path, Path], tmp_path: Path, data: st.DataObject
-) -> None:
+def test_hostile_dump_is_refused(runs, tmp_path, data):
     """Whatever bytes are in its files, a dump is read or refused with one line."""
     check_hostile_copy(*runs, "dumps/aten.addmm.default@3/*", data, tmp_path)
 
@@ -404,13 +244,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("change", "said"), HOSTILE.values(), ids=HOSTILE)
-def test_malformed_dump_is_one_line_and_exit_code_2(
-    change: Callable[[Path], object],
-    said: str,
-    runs: tuple[Path, Path],
-    tmp_path: Path,
-    run_command: Run,
-) -> None:
+def test_malformed_dump_is_one_line_and_exit_code_2(change, said, runs, tmp_path, run_command):
     """Nothing of it is executed, waited for, or shown as a traceback."""
     shutil.copytree(runs[1], tmp_path / "copy")
     change(tmp_path / "copy" / "dumps" / "aten.addmm.default@3")
@@ -421,9 +255,7 @@ def test_malformed_dump_is_one_line_and_exit_code_2(
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_dump_that_was_being_written_is_passed_over(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_dump_that_was_being_written_is_passed_over(runs, tmp_path):
     """A killed run's last dump is none, and the rest is read."""
     copy = tmp_path / "copy"
     shutil.copytree(runs[1], copy)
@@ -436,7 +268,7 @@ def test_a_dump_that_was_being_written_is_passed_over(
 PROGRAM = ("-c", "import torch, sys; torch.ones(2).exp(); sys.exit(7)", "--lr", "0.1")
 
 
-def test_dump_that_the_run_does_not_reach(run_command: Run, tmp_path: Path) -> None:
+def test_dump_that_the_run_does_not_reach(run_command, tmp_path):
     """It is said at the end; the exit code and the recorded arguments are the program's."""
     dumps = ("aten::exp@0", "aten::exp@1", "mine::operator.overload@0")
     options = [option for dump in dumps for option in ("--dump", dump)]
@@ -457,9 +289,7 @@ WRONG = ["aten::exp", "aten::exp@", "exp@1", "aten::exp@-1", "aten::nothing@1", 
 
 
 @pytest.mark.parametrize("text", [*WRONG, "", "aten::exp@1.5", "aten::../x@1", "aten::__class__@1"])
-def test_wrong_dump_is_refused_before_the_program_runs(
-    text: str, tmp_path: Path, run_command: Run
-) -> None:
+def test_wrong_dump_is_refused_before_the_program_runs(text, tmp_path, run_command):
     """One line, exit code 2, and no folder."""
     ours = run_command("record", "-o", "run", "--dump", text, *PROGRAM)
     assert (ours.returncode, ours.stdout) == (2, "")
@@ -468,7 +298,7 @@ def test_wrong_dump_is_refused_before_the_program_runs(
     assert not (tmp_path / "run").exists()
 
 
-def test_dump_of_the_wrong_type() -> None:
+def test_dump_of_the_wrong_type():
     """One text is no list of them."""
     with pytest.raises(TypeError, match="must be a list of calls"):
         record("run", dump="aten::exp@0")

@@ -10,19 +10,19 @@ import torch
 
 from detmode import diff, record
 from detmode.runs.trace_file import Reader
-from tests.runs.faults import KINDS, Kind
+from tests.runs.faults import KINDS
 from tests.shared.training import Fault, Training
 
 
 @pytest.fixture(scope="module")
-def faultless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def faultless(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     # What older PyTorch imports at a first optimizer calls operators.
     Training().record(folder / "first")
     return Training().record(folder / "faultless")
 
 
-def test_the_same_run_is_identical(faultless: Path, tmp_path: Path) -> None:
+def test_the_same_run_is_identical(faultless, tmp_path):
     """Two runs without a fault are the same to the byte, RNG states included."""
     comparison = diff(faultless, Training().record(tmp_path / "again"))
     assert comparison.identical
@@ -31,7 +31,7 @@ def test_the_same_run_is_identical(faultless: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS])
-def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
+def test_fault_is_named(kind, faultless, tmp_path):
     """The first call that is touched is named, with the right kind."""
     path = kind.training.record(tmp_path / "faulty")
     comparison = diff(faultless, path)
@@ -46,7 +46,7 @@ def test_fault_is_named(kind: Kind, faultless: Path, tmp_path: Path) -> None:
     assert ("--dump" in str(comparison)) == is_the_reason
 
 
-def test_the_first_call_that_varies_by_itself(tmp_path: Path) -> None:
+def test_the_first_call_that_varies_by_itself(tmp_path):
     """It is named beside the divergence, which comes earlier where the data are others."""
     for number in (1, 2):
         fault = Fault("aten::neg.default", 0, lambda _, result, more=number: result.add_(more))
@@ -58,9 +58,7 @@ def test_the_first_call_that_varies_by_itself(tmp_path: Path) -> None:
     assert comparison.outputs.call.overload == "aten::neg.default"
 
 
-def test_unseeded_python_is_a_hint(
-    faultless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unseeded_python_is_a_hint(faultless, tmp_path, monkeypatch):
     """Its state differs in each process: the data is other data, and no seed is claimed."""
     with record(tmp_path / "one"):
         torch.zeros(3).add(torch.tensor([1.0, 2.0, 3.0]))
@@ -86,9 +84,7 @@ def test_unseeded_python_is_a_hint(
     assert (divergence.kind, divergence.generators) == ("outputs", ())
 
 
-def test_in_what_the_runs_were_started_differently(
-    faultless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_what_the_runs_were_started_differently(faultless, tmp_path, monkeypatch):
     """Other arguments and other threads are said, whatever they led to."""
     assert diff(faultless, Training().record(tmp_path / "same")).started == ()
     monkeypatch.setattr(sys, "argv", ["train.py", "--name", "two words"])
@@ -105,9 +101,7 @@ def test_in_what_the_runs_were_started_differently(
 @pytest.mark.parametrize(
     ("own", "kind"), [(False, "inputs"), (True, "generator")], ids=["seeds itself", "its own"]
 )
-def test_generators_that_are_not_the_reason(
-    own: bool, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_generators_that_are_not_the_reason(own, kind, tmp_path, monkeypatch):
     """One from which both runs have drawn the same, or none has, as a call had one of its own."""
     monkeypatch.setattr(random, "getstate", lambda: "the same state")
     for number in (1, 2):
@@ -123,7 +117,7 @@ def test_generators_that_are_not_the_reason(
     assert (divergence.kind, divergence.generators) == (kind, ())
 
 
-def test_equal_seeds_are_not_the_reason(tmp_path: Path) -> None:
+def test_equal_seeds_are_not_the_reason(tmp_path):
     """Both programs seed as their first act, and get other data: the seeds are not blamed."""
     for number in (1, 2):
         torch.seed()  # a process whose generators begin anywhere

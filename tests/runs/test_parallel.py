@@ -3,24 +3,20 @@
 from pathlib import Path
 
 import pytest
-from torch import distributed
 
 from detmode import diff
-from tests.shared import selection
+from tests.shared import needs, selection
 from tests.shared.processes import run_program
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
-WORLD = 4
+pytestmark = needs.distributed
+WORLD = 4 if selection.PROFILE.thorough else 2
 KINDS = ("ddp", "powersgd", "fsdp1", "hsdp1", "fsdp2", "hsdp2", "tp", "sp", "pp")
 NAMES = tuple(f"{kind}{mode}" for kind in KINDS for mode in ("", "+mode"))
-QUICK = ("ddp+mode", "fsdp2+mode", "tp", "pp")
-CHOSEN = NAMES if selection.PROFILE.thorough else QUICK
+CHOSEN = selection.todays_forms(NAMES)
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recordings(tmp_path_factory):
     """The recordings of one world, which is started once for all that it records."""
     folder = tmp_path_factory.mktemp("parallel")
     program = Path(__file__).with_name("parallel.py")
@@ -30,7 +26,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_two_recordings_are_the_same(name: str, recordings: Path) -> None:
+def test_two_recordings_are_the_same(name, recordings):
     """Whatever new memory holds, when collectives end, and what DTensor has cached."""
     for rank in range(WORLD):
         runs = (recordings / name / run / f"rank{rank}" for run in ("first", "second"))

@@ -43,10 +43,10 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_everybody_says_the_same(name: str, tmp_path: Path) -> None:
+def test_everybody_says_the_same(name, tmp_path):
     """Line and module of a call do not depend on who asks, forward and backward."""
 
-    def program() -> None:
+    def program():
         PROGRAMS[name](torch.ones(3, 3, requires_grad=True)).sum().backward()
 
     with DeterministicMode(simulate="cuda") as mode:

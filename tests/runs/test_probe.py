@@ -1,36 +1,25 @@
 """A probe names what varies, accuses nothing else, and leaves the program as it was."""
 
-import json
-import random
-import re
-import subprocess
-import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import detmode
 from detmode import DeterministicMode, probe
-from detmode.bits import draws
 from detmode.cuda import host
 from detmode.runs.probe_report import ProbeReport, ProbeRow
 from detmode.runs.probing import Probe
 from tests.shared import needs
 from tests.shared.cuda_sources import accumulate, add_racing, pattern, with_racing_sums
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from tests.shared.programs import Seen
 
 
 @torch.library.custom_op("detmode_probe::racing", mutates_args=())
@@ -68,26 +57,6 @@ def grow(x: Tensor) -> Tensor:
 STATE = {"calls": 0, "raises_at": -1, "elements": 2}
 
 
-@torch.library.custom_op("detmode_probe::draw", mutates_args=())
-def draw(x: Tensor) -> Tensor:
-    """Random by three generators, and its tags say nothing of it."""
-    return x + torch.rand(()) + random.random() + np.random.rand()
-
-
-draw.register_autograd(lambda ctx, grad: grad)
-
-
-@torch.library.custom_op("detmode_probe::warn", mutates_args=())
-def warn(x: Tensor) -> Tensor:
-    warnings.warn("once is enough", stacklevel=2)
-    return x.clone()
-
-
-LIBRARY = torch.library.Library("detmode_probe_schema", "DEF")
-LIBRARY.define("lie(Tensor x) -> Tensor")
-LIBRARY.impl("lie", lambda x: x.add_(1).clone(), "CPU")
-
-
 class Noise(TorchDispatchMode):
     """Outside a probe: adds to the results of one operator, each time something else."""
 
@@ -114,7 +83,7 @@ def row_with_noise(
 
 
 @pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
+def _fresh_state():
     STATE.update(calls=0, raises_at=-1, elements=2)
     threads = torch.get_num_threads()
     yield
@@ -128,7 +97,7 @@ def collisions() -> tuple[Tensor, Tensor]:
 
 
 @needs.compiler
-def test_custom_operator_with_an_atomic_sum() -> None:
+def test_custom_operator_with_an_atomic_sum():
     """The host runner's schedules expose it; no rule knows it, and the table says so."""
     source, index = collisions()
     report = probe(lambda: racing(source, index, 4))
@@ -144,7 +113,7 @@ def test_custom_operator_with_an_atomic_sum() -> None:
 
 
 @needs.compiler
-def test_mutating_custom_operator_with_an_atomic_sum() -> None:
+def test_mutating_custom_operator_with_an_atomic_sum():
     """Arguments that the schema says are written are compared, and written once."""
     source, index = collisions()
     result, alone = torch.zeros(4), torch.zeros(4)
@@ -156,7 +125,7 @@ def test_mutating_custom_operator_with_an_atomic_sum() -> None:
 
 
 @needs.compiler
-def test_deterministic_custom_operator() -> None:
+def test_deterministic_custom_operator():
     """The same sums in integers differ under no schedule."""
     source, index = collisions()
     report = probe(lambda: steady(source, index, 4), repeats=10)
@@ -166,22 +135,22 @@ def test_deterministic_custom_operator() -> None:
 
 
 @needs.compiler
-def test_launches_go_on_in_the_programs_own_schedule() -> None:
+def test_launches_go_on_in_the_programs_own_schedule():
     """Repeats take no turn of a seeded schedule: later launches give what they would have given."""
     source, index = collisions()
 
-    def both() -> list[bytes]:
+    def both():
         with host.schedule(3):
             return [pattern(racing(source, index, 4)) for _ in range(3)]
 
-    found: list[bytes] = []
+    found = []
     probe(lambda: found.extend(both()))
     assert found == both()
     assert len(set(found)) > 1
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_number_of_threads(threads: int) -> None:
+def test_number_of_threads(threads):
     """A long sum depends on it; the number is put back, and the row names the condition."""
     torch.set_num_threads(threads)
     x = torch.linspace(0, 1, 1 << 20).exp()
@@ -193,10 +162,10 @@ def test_number_of_threads(threads: int) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_counts_elements_and_largest() -> None:
+def test_counts_elements_and_largest():
     """A row counts calls, those that varied, and the worst of them."""
 
-    def run() -> None:
+    def run():
         for elements in (0, 3):
             STATE["elements"] = elements
             grow(torch.zeros(5))
@@ -207,24 +176,22 @@ def test_counts_elements_and_largest() -> None:
     assert row.conditions == ("again", "threads")
 
 
-def test_module_and_site_of_a_backward_operator() -> None:
+def test_module_and_site_of_a_backward_operator(line):
     """A backward operator has the line and the module of its forward call."""
     model = nn.Sequential(nn.Tanh(), nn.Linear(3, 3), nn.Tanh())
 
-    def run() -> None:
-        loss = model(torch.ones(1, 3, requires_grad=True)).sum()  # the line that is named
+    def run():
+        loss = model(torch.ones(1, 3, requires_grad=True)).sum()  # here
         loss.backward()
 
     row = row_with_noise("aten::tanh_backward", lambda result, calls: result.add_(calls), run)
     assert row.overload == "aten::tanh_backward.default"
-    file, _, line = row.site.rpartition(":")
-    assert file == __file__
-    assert "the line that is named" in Path(file).read_text().splitlines()[int(line) - 1]
+    assert [row.site] == line(run)
     assert row.module == "Sequential.*"
     assert row.modules == {"Sequential.2": 1, "Sequential.0": 1}
 
 
-def test_one_of_several_mutated_tensors() -> None:
+def test_one_of_several_mutated_tensors():
     """Of a foreach update the tensor that differs is named; so is an ``out=``."""
     several = [torch.ones(2), torch.ones(3)]
     row = row_with_noise(
@@ -241,7 +208,7 @@ def test_one_of_several_mutated_tensors() -> None:
     assert (row.overload, row.differing) == ("aten::add.out", ("mutated out",))
 
 
-def test_rule_of_the_table() -> None:
+def test_rule_of_the_table():
     """The report names the family and the action of a call that has a row on CUDA."""
     row = row_with_noise(
         "aten::index_add",
@@ -252,98 +219,9 @@ def test_rule_of_the_table() -> None:
     assert f"{row.family}: substitute" in str(ProbeReport([row], 1, [], 3))
 
 
-def training() -> list[bytes]:
-    """Dropout, batch norm, in-place, ``out=``, foreach and fused optimizers, own generators."""
-    torch.manual_seed(0)
-    random.seed(0)
-    np.random.seed(0)
-    generator = torch.Generator().manual_seed(1)
-    model = nn.Sequential(
-        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Dropout(), nn.Linear(16, 2)
-    )
-    optimizers = [
-        torch.optim.AdamW(model.parameters(), foreach=True),
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True),
-    ]
-    total = torch.zeros(())
-    for _ in range(3):
-        batch = torch.randn(8, 6, generator=generator)
-        loss = draw(model(batch)).square().mean()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.add(total, loss.detach(), out=total)
-    overlapping = torch.arange(6.0)
-    overlapping[1:].copy_(overlapping[:-1].clone())
-    overlapping[:3].add_(overlapping[3:])
-    overlapping.as_strided((2,), (3,)).mul_(overlapping[:1].expand(2).clone())
-    kept = [total, overlapping, torch.rand(2), torch.rand(2, generator=generator)]
-    kept += model.state_dict().values()
-    states = [random.random(), np.random.rand()]
-    return [pattern(each.reshape(-1)) for each in kept] + [repr(states).encode()]
-
-
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test is the program's only thread: pytest's are there, and draw nothing."""
-    monkeypatch.setattr(draws, "is_alone", lambda: True)
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_program_goes_on_as_it_would() -> None:
-    """Results, mutated tensors and all generators are those of a run without a probe."""
-    expected, state = training(), torch.get_rng_state()
-    found: list[bytes] = []
-    report = probe(lambda: found.extend(training()))
-    assert found == expected
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not [row for row in report.rows if "again" in row.conditions]
-    assert not [each for each in report.passed_over if each.reason.startswith("not ")]
-
-
-def test_calls_of_several_threads() -> None:
-    """As autograd's threads make them, one for each GPU: each is probed, or said to be not."""
-    probing, calls = Probe(1), 20
-    together = threading.Barrier(4)
-
-    def work(_: int) -> None:
-        together.wait()
-        for _ in range(calls):
-            probing.observe(torch.ops.aten.neg.default, (torch.ones(100),), {}, torch.neg)
-
-    with probing, ThreadPoolExecutor(4) as threads:
-        list(threads.map(work, range(4)))
-    assert probing.report().probed == 4 * calls
-
-
-@pytest.mark.usefixtures("alone")
-def test_random_operators_are_not_accused() -> None:
-    """Each repeat begins with the generator's state: PyTorch's, a given one, Python's, NumPy's."""
-    generator = torch.Generator().manual_seed(3)
-
-    def run() -> None:
-        draw(torch.rand(3))
-        torch.randperm(9, generator=generator)
-        torch.nn.functional.dropout(torch.ones(9))
-
-    report = probe(run)
-    assert report.rows == ()
-    assert report.probed >= 5
-
-
-def test_a_schema_that_does_not_tell_what_is_written() -> None:
-    """The argument is written once all the same, and each repeat begins with what it was."""
-    x = torch.zeros(3)
-    report = probe(torch.ops.detmode_probe_schema.lie, x)
-    assert x.tolist() == [1, 1, 1]
-    assert report.rows == ()
-    assert report.probed == 1
-
-
 @pytest.mark.parametrize("outside", [False, True])
 @needs.compiler
-def test_substitutes_are_probed_whole(outside: bool) -> None:
+def test_substitutes_are_probed_whole(outside):
     """Wherever the mode is entered, each is one call, and one whose claim is false is found."""
     source, index = collisions()
     x, few = torch.zeros(3), torch.tensor([0, 0, 2])
@@ -362,18 +240,7 @@ def test_substitutes_are_probed_whole(outside: bool) -> None:
     assert x.tolist() == [2, 0, 1]
 
 
-def test_warnings_are_given_once() -> None:
-    """An operator written in Python warns of nothing again when it is repeated."""
-    with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always")
-        filters = warnings.filters
-        report = probe(warn, torch.ones(3))
-        assert warnings.filters is filters
-    assert len(given) == 1
-    assert report.probed == 1
-
-
-def test_errors_are_the_programs() -> None:
+def test_errors_are_the_programs():
     """An operator's error is raised; it is counted, and the block ends."""
     probing = Probe()
     with pytest.raises(RuntimeError, match="size"), probing:
@@ -387,19 +254,10 @@ def passed_over(report: detmode.ProbeReport) -> list[tuple[str, str, int]]:
     return [(each.overload, each.reason, each.count) for each in report.passed_over]
 
 
-def test_every_call_is_counted() -> None:
+def test_every_call_is_counted():
     """Probed and passed over are together as many as the calls that PyTorch dispatched."""
 
-    class Counting(TorchDispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            Counting.calls += 1
-            return func(*args, **(kwargs or {}))
-
-    def run() -> None:
+    def run():
         x = torch.empty(4, 3)
         x.fill_(2).t().square().sum()
         torch._assert_async(torch.ones(1))
@@ -407,10 +265,10 @@ def test_every_call_is_counted() -> None:
         x.t_()
         x.sum().item()
 
-    with Counting():
+    with Seen() as seen:
         run()
     report = probe(run)
-    assert report.probed + sum(each.count for each in report.passed_over) == Counting.calls
+    assert report.probed + sum(each.count for each in report.passed_over) == len(seen.names)
     reasons = Counter({each.overload: each.reason for each in report.passed_over})
     assert reasons["aten::empty.memory_format"] == "allocations"
     assert reasons["aten::t.default"] == reasons["aten::t_.default"] == "views"
@@ -419,7 +277,7 @@ def test_every_call_is_counted() -> None:
     assert "Skipped" in str(report)
 
 
-def test_skip() -> None:
+def test_skip():
     """Operators that are named, or meant by a glob, run once."""
     report = probe(grow, torch.zeros(3), skip=["detmode_probe::*"])
     assert report.rows == ()
@@ -427,7 +285,7 @@ def test_skip() -> None:
     assert STATE["calls"] == 1
 
 
-def test_repeat_that_raises() -> None:
+def test_repeat_that_raises():
     """A call that cannot be repeated is not taken for probed, and the program goes on."""
     STATE["raises_at"] = 2
     torch.manual_seed(0)
@@ -440,41 +298,14 @@ def test_repeat_that_raises() -> None:
     assert (report.probed, report.rows) == (0, ())
 
 
-def fake() -> Tensor:
-    with FakeTensorMode():
-        return torch.ones(3)
-
-
-@pytest.mark.parametrize(
-    ("make", "least"),
-    [
-        (lambda: torch.eye(3).to_sparse() @ torch.ones(3, 2), 2),
-        (lambda: torch.eye(3).to_sparse_csr() @ torch.ones(3, 2), 2),
-        (lambda: TwoTensor(torch.ones(3), torch.ones(3)).sin(), 2),
-        (lambda: fake().sin(), 0),
-    ],
-    ids=["coo", "csr", "subclass", "fake"],
-)
-def test_tensors_that_are_not_strided(make: Callable[[], object], least: int) -> None:
-    """Sparse ones are copied and compared by their parts; a subclass desugars first.
-
-    Calls under a FakeTensorMode are not probed.
-    """
-    report = probe(make)
-    assert report.rows == ()
-    assert report.probed >= least
-    assert least or report.probed == 0
-    assert not [each for each in report.passed_over if each.reason.startswith("not ")]
-
-
 @pytest.mark.parametrize(("repeats", "error"), [(0, ValueError), (1.5, TypeError)])
-def test_repeats_that_cannot_be(repeats: Any, error: type[Exception]) -> None:
+def test_repeats_that_cannot_be(repeats, error):
     with pytest.raises(error, match="repeats"):
         probe(torch.ones, 3, repeats=repeats)
 
 
 @pytest.mark.thorough
-def test_no_operator_of_pytorch_is_accused() -> None:
+def test_no_operator_of_pytorch_is_accused():
     """Under unchanged conditions no sample of PyTorch's operators differs, but for one.
 
     ``linalg.lstsq`` by "gelsy" reads pivots that nobody has written.
@@ -495,90 +326,3 @@ def test_no_operator_of_pytorch_is_accused() -> None:
             assert not [each for each in report.passed_over if each.reason.startswith("not ")]
     assert accused <= {"aten::linalg_lstsq.default"}
     assert probed > 100
-
-
-@pytest.mark.cuda
-def test_contention_and_generators_on_a_gpu() -> None:
-    """An atomic sum varies on a GPU, a random operator does not, and the generator goes on."""
-    index = torch.zeros(1 << 20, dtype=torch.long, device="cuda")
-    source = torch.randn(1 << 20, device="cuda")
-    torch.cuda.manual_seed(0)
-    expected = [torch.rand(5, device="cuda") for _ in range(2)]
-    torch.cuda.manual_seed(0)
-    found = []
-
-    def run() -> None:
-        found.append(torch.rand(5, device="cuda"))
-        torch.zeros(1, device="cuda").index_add_(0, index, source)
-        found.append(torch.rand(5, device="cuda"))
-
-    report = probe(run, repeats=5)
-    assert [pattern(each) for each in found] == [pattern(each) for each in expected]
-    assert {row.overload for row in report.rows} == {"aten::index_add_.default"}
-    assert {"again", "contention"} & set(report.rows[0].conditions)
-
-
-RACING = """
-import sys, torch
-from tests.shared.cuda_sources import add_racing
-
-@torch.library.custom_op("mine::operator", mutates_args=())
-def operator(source: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    return add_racing(source.new_zeros(4), source, index)
-
-torch.manual_seed(0)
-operator(torch.randn(1024), torch.randint(4, (1024,)))
-"""
-
-
-@needs.compiler
-@pytest.mark.parametrize(
-    ("more", "code"), [("", 1), ("sys.exit(7)", 7), ("raise KeyError('weights')", 1)]
-)
-def test_command_names_what_varies(run_command: Run, tmp_path: Path, more: str, code: int) -> None:
-    """The report is on stderr and in a file, also where the script fails with a code of its own."""
-    operator = f"probed{code}{len(more)}"
-    (tmp_path / "script.py").write_text(RACING.replace("operator", operator) + more)
-    ours = run_command("probe", "--report", "report.json", "--repeats", "5", "script.py")
-    assert (ours.returncode, ours.stdout) == (code, ""), ours.stderr
-    (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
-    assert (row["overload"], row["conditions"]) == (f"mine::{operator}.default", ["schedule"])
-    assert row["overload"] in ours.stderr
-    assert row["site"] == f"{tmp_path / 'script.py'}:10"
-
-
-@needs.compiler
-@pytest.mark.parametrize("simulate", [(), ("--simulate", "cuda", "--schedule-seed", "4")])
-def test_command_where_nothing_varies(run_command: Run, simulate: tuple[str, ...]) -> None:
-    """Substitutes are probed under the seeds of several schedules, with the same bits."""
-    code = "import torch; print(torch.zeros(1).index_add_(0, torch.tensor([0]), torch.ones(1)))"
-    ours = run_command("probe", *simulate, "-c", code)
-    assert (ours.returncode, ours.stdout) == (0, "tensor([1.])\n"), ours.stderr
-    # PyTorch 2.8 makes calls of its own when it is first used inside a mode.
-    assert re.search(r"Probed \d+ calls", ours.stderr)
-    assert "No probed call differed from its repeats." in ours.stderr
-
-
-@pytest.mark.parametrize(
-    ("conditions", "action", "step"),
-    [
-        (
-            ("threads",),
-            "allow",
-            "keep the number of CPU threads, which the bits of aten::sum follow",
-        ),
-        (("again", "threads"), "allow", "report it: its rule says that it does not vary"),
-        (("again",), "native", "`detmode explain aten::sum` says why"),
-        (("again",), None, "no rule lists aten::sum: replace it"),
-    ],
-    ids=["threads", "contradicts its rule", "known", "unknown"],
-)
-def test_the_next_step_agrees_with_the_table(
-    conditions: tuple[str, ...], action: str | None, step: str
-) -> None:
-    """It sends nobody to a rule that says that the call does not vary."""
-    family = None if action is None else "reductions"
-    row = ProbeRow(
-        "aten::sum", 2, 1, conditions, ("output 0",), 1, 0.5, "a.py:3", None, family, action
-    )
-    assert step in ProbeReport((row,), 2, (), 3).next_step

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed.checkpoint
-from torch import distributed
 
 from detmode import TraceError, diff
 from detmode.cli import parser as cli
@@ -16,16 +15,15 @@ from detmode.runs.collectives import ANY, Collective, GroupIdentity
 from detmode.runs.trace_file import Reader
 from tests.runs import rank_training
 from tests.runs.rank_training import FAULTY, WORLD
+from tests.shared import needs
 from tests.shared.processes import run_program
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 PROGRAM = Path(rank_training.__file__)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory):
     """The recordings of all runs of :mod:`rank_training`."""
     folder = tmp_path_factory.mktemp("runs")
     run_program(PROGRAM, [(folder, rank) for rank in range(WORLD)], timeout=300)
@@ -52,9 +50,7 @@ def line(comment: str) -> str:
         ("transport", "collective", "c10d::allreduce_.default", "the loss of all ranks", None),
     ],
 )
-def test_a_fault_on_one_rank_of_four(
-    runs: Path, name: str, kind: str | None, overload: str, comment: str, module: str | None
-) -> None:
+def test_a_fault_on_one_rank_of_four(runs, name, kind, overload, comment, module):
     """Its rank, operator and line are named, although it reaches the others by collectives.
 
     A collective is blamed only where the inputs of all members of its group agree.
@@ -79,15 +75,15 @@ def test_a_fault_on_one_rank_of_four(
     assert data["divergence"]["site"] == line(comment)
 
 
-def test_runs_without_a_fault_are_identical(runs: Path) -> None:
+def test_runs_without_a_fault_are_identical(runs):
     """Also where each group has its own numbers: no rank has a difference of its own."""
     comparison = diff(runs / "none", runs / "again")
     assert comparison.identical
     assert comparison.verdict == "the runs of 4 ranks are identical"
-    assert comparison.same > 1000
+    assert comparison.same > 500
 
 
-def test_the_last_attempt_of_a_rank_counts(runs: Path, tmp_path: Path) -> None:
+def test_the_last_attempt_of_a_rank_counts(runs, tmp_path):
     """Of ranks that a launcher has started again, what earlier attempts recorded is left out."""
     for rank in range(WORLD):
         shutil.copytree(runs / "bit_flip" / f"rank{rank}", tmp_path / f"rank{rank}")
@@ -98,7 +94,7 @@ def test_the_last_attempt_of_a_rank_counts(runs: Path, tmp_path: Path) -> None:
     assert not diff(runs / "none", runs / "bit_flip").identical
 
 
-def test_a_difference_of_all_ranks_is_one_cause(runs: Path) -> None:
+def test_a_difference_of_all_ranks_is_one_cause(runs):
     """Other buckets on all ranks are said once, for all of them, and not for each."""
     comparison = diff(runs / "none", runs / "buckets")
     (cause, *_) = comparison.causes
@@ -106,7 +102,7 @@ def test_a_difference_of_all_ranks_is_one_cause(runs: Path) -> None:
     assert "at this call of ranks 0-3:" in str(comparison)
 
 
-def test_causes_are_in_the_order_of_collectives(runs: Path, tmp_path: Path) -> None:
+def test_causes_are_in_the_order_of_collectives(runs, tmp_path):
     """Of two ranks that diverge by themselves, the one comes first that called fewer of them."""
     second = shutil.copytree(runs / "none", tmp_path / "second")
     for name in ("transport", "bit_flip"):
@@ -118,7 +114,7 @@ def test_causes_are_in_the_order_of_collectives(runs: Path, tmp_path: Path) -> N
     assert "The runs also diverge at this call of rank 0:" in str(comparison)
 
 
-def test_groups_and_numbers_of_collectives(runs: Path) -> None:
+def test_groups_and_numbers_of_collectives(runs):
     """All members of a group number its collectives alike, and know it by its name and ranks."""
     keys = {}
     for rank in range(WORLD):
@@ -133,15 +129,45 @@ def test_groups_and_numbers_of_collectives(runs: Path) -> None:
             assert shared == [key for key in others if {rank, member} <= set(key[0][1])]
 
 
+def test_ranks_of_one_run(runs):
+    """Data and dropout of their own are no difference of ranks; what they share is the same."""
+    comparison = diff(runs / "none" / "rank0", runs / "none" / "rank1")
+    assert comparison.identical
+    assert comparison.ranks == ("0", "1")
+    assert comparison.different > 20
+    assert comparison.drift is None
+    assert str(comparison).startswith("ranks 0 and 1 have the same results of collectives")
+    assert "Ranks 0 and 1 have the same" in comparison.to_html()
+    data = json.loads(comparison.to_json())
+    assert (data["ranks"], data["drift"]) == (["0", "1"], None)
+
+
+def test_collective_that_gave_two_results(runs):
+    """It is named, and its line."""
+    divergence = diff(runs / "transport" / "rank0", runs / "transport" / "rank1").divergence
+    assert (divergence.kind, divergence.call.overload) == ("replica", "c10d::allreduce_.default")
+    assert divergence.differing == ("mutated 0",)
+    assert divergence.call.site == line("the loss of all ranks")
+
+
+def test_weights_that_part(runs):
+    """The call after which ranks do not have the same is named, though it may be meant so."""
+    comparison = diff(runs / "drift" / "rank0", runs / "drift" / "rank1")
+    assert comparison.identical
+    assert comparison.drift.call.overload == "aten::_foreach_mul_.Scalar"
+    assert comparison.drift.differing == ("([_, _, _, _], 1.0)", "([_, _, _, _], 1.125)")
+    assert "The first call after which the ranks have different bytes:" in str(comparison)
+
+
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_ranks_of_different_groups_share_no_results(runs: Path, rank: int) -> None:
+def test_ranks_of_different_groups_share_no_results(runs, rank):
     """HSDP without a fault: what one group gathers is no replica of what another one does."""
     comparison = diff(runs / "sharded" / "rank0", runs / "sharded" / f"rank{rank}")
     assert comparison.identical, str(comparison)
     assert comparison.ranks == ("0", str(rank))
 
 
-def test_a_member_without_a_recording(runs: Path, tmp_path: Path) -> None:
+def test_a_member_without_a_recording(runs, tmp_path):
     """Its rank is named, a collective that it took part in is not blamed, and exit code 1."""
     second = shutil.copytree(runs / "operator", tmp_path / "second")
     shutil.rmtree(second / "rank1")
@@ -158,7 +184,7 @@ def test_a_member_without_a_recording(runs: Path, tmp_path: Path) -> None:
     assert whole.verdict == "ranks 0-2 are identical, and others are missing"
 
 
-def test_coarse_recordings_name_the_step(runs: Path) -> None:
+def test_coarse_recordings_name_the_step(runs):
     """For each rank the first step that differs, and the options that find the call in it."""
     assert diff(runs / "coarse_none", runs / "coarse_again").identical
     comparison = diff(runs / "coarse_none", runs / "coarse_bit_flip")
@@ -173,7 +199,7 @@ def test_coarse_recordings_name_the_step(runs: Path) -> None:
         diff(runs / "none", runs / "coarse_none")
 
 
-def test_checkpoint_has_the_digest_of_all_ranks(runs: Path) -> None:
+def test_checkpoint_has_the_digest_of_all_ranks(runs):
     """It is the same for two runs without a fault, and another one after a fault on one rank."""
     found = {}
     for name in ("none", "again", "bit_flip"):
@@ -195,7 +221,7 @@ def change_lock(trace: Path, *, gpus: list[str], **variables: str) -> None:
     lock_file.write(sections, trace / "detmode.lock")
 
 
-def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:
+def test_starts_are_compared_first(runs, tmp_path):
     """World size, backend and NCCL's variables stand beside the trace, and differences are said."""
     second = shutil.copytree(runs / "again", tmp_path / "second")
     for rank in range(WORLD):
@@ -220,7 +246,7 @@ def test_starts_are_compared_first(runs: Path, tmp_path: Path) -> None:
     assert "cpu:mpi" in started["groups"][1]
 
 
-def test_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(runs, tmp_path, capsys):
     """Exit codes 0, 1 and 2, JSON and a page, as for the traces of one process."""
     assert cli.main(["diff", str(runs / "none"), str(runs / "again")]) == 0
     capsys.readouterr()
@@ -239,7 +265,7 @@ def test_command_line(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("peers", "ranks"), [((), (4, 6, 7)), ((1, 2, 0), (6,)), ((ANY, 2, 0), (4, 6, 7))]
 )
-def test_whose_inputs_decide_results(peers: tuple[int, ...], ranks: tuple[int, ...]) -> None:
+def test_whose_inputs_decide_results(peers, ranks):
     """Those of all members, but those of the sender alone where one sends to one, and is known."""
     group = GroupIdentity("2", "mesh_dp", "cpu:gloo", (4, 6, 7))
     assert Collective(group, 0, peers).sources == ranks

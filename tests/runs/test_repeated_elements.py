@@ -1,7 +1,5 @@
 """Tensors that repeat themselves in memory, as ``expand`` makes them, cost what they are."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -24,7 +22,7 @@ def masked() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("level", ["call", "module", "step"])
-def test_recorded(level: str, tmp_path: Path) -> None:
+def test_recorded(level, tmp_path):
     """A recording digests each element once."""
     for folder in ("first", "second"):
         with record(tmp_path / folder, level=level):
@@ -32,7 +30,7 @@ def test_recorded(level: str, tmp_path: Path) -> None:
     assert diff(tmp_path / "first", tmp_path / "second").identical
 
 
-def test_probed() -> None:
+def test_probed():
     """A probe copies and compares each element once."""
     probing = Probe(1)
     with probing:
@@ -44,7 +42,7 @@ def test_probed() -> None:
         masked()
 
 
-def test_dumped(tmp_path: Path) -> None:
+def test_dumped(tmp_path):
     """A dump has each element once, along a dimension of size 1."""
     with record(tmp_path / "run", dump=["aten::new_ones@0"]) as recording:
         masked()
@@ -55,7 +53,7 @@ def test_dumped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["call", "step"])
 @pytest.mark.parametrize("kind", ["values", "repeats", "order"])
-def test_what_differs_is_seen(kind: str, level: str, tmp_path: Path) -> None:
+def test_what_differs_is_seen(kind, level, tmp_path):
     """Other values, other numbers of repeats, and an order of its own have other digests."""
     x = torch.tensor([[1.0, 2.0]])
     sides = {
@@ -70,7 +68,7 @@ def test_what_differs_is_seen(kind: str, level: str, tmp_path: Path) -> None:
     assert not diff(tmp_path / "first", tmp_path / "second").identical
 
 
-def test_difference_of_what_repeats() -> None:
+def test_difference_of_what_repeats():
     """It is found whether the strides agree or not."""
     x, y = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])
     both = difference(x.expand(4, 2), y.expand(4, 2))

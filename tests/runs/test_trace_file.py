@@ -1,33 +1,22 @@
 """Traces on disk: what a killed run leaves can be read, and what is no trace is refused."""
 
-import json
-import math
 import os
-import resource
 import shutil
 import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from detmode import TraceError, diff, record
 from detmode.bits.digest_batches import Digests
 from detmode.runs.recording import _BATCH
 from detmode.runs.trace_file import Reader
 from tests.shared.processes import run_forked
-from tests.shared.traces import check_hostile_copy
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("traces") / "run"
     torch.manual_seed(0)
     with record(path):
@@ -47,7 +36,7 @@ class Doubled(torch.nn.Module):
         return x.mul_(2)
 
 
-def test_what_is_recorded_is_read(tmp_path: Path) -> None:
+def test_what_is_recorded_is_read(tmp_path):
     """Each field of a call, which digest is whose, and that the run has ended."""
     x = torch.ones(3)
     with record(tmp_path / "run"):
@@ -76,12 +65,6 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     assert [call.number for call in reader.calls({2})] == [2]
 
 
-@pytest.fixture
-def copy(trace: Path, tmp_path: Path) -> Path:
-    """A copy of the trace, to be damaged."""
-    return shutil.copytree(trace, tmp_path / "copy")
-
-
 KILLED = """
 import os, signal, sys, torch, detmode
 with detmode.record(sys.argv[1]):
@@ -105,7 +88,7 @@ FAILED_BEFORE = KILLED.replace(
 
 
 @pytest.mark.parametrize("program", [KILLED, FAILED_BEFORE], ids=["", "after a call that failed"])
-def test_killed_run_is_readable(program: str, tmp_path: Path) -> None:
+def test_killed_run_is_readable(program, tmp_path):
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
     path = tmp_path / "run"
     ended = run_forked("-c", [(program, path)], tmp_path, timeout=60)
@@ -124,9 +107,7 @@ def test_killed_run_is_readable(program: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which is Linux's")
 @pytest.mark.parametrize("times", [3, 700])
 @pytest.mark.parametrize("full", ["digests.bin", "calls.jsonl"])
-def test_no_line_is_without_its_digests(
-    full: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_line_is_without_its_digests(full, times, tmp_path, monkeypatch):
     """A disk that is full for either file leaves no line whose digests are missing, nor an end."""
     path, opened = tmp_path / "run", Path.open
     monkeypatch.setattr(
@@ -149,7 +130,7 @@ def test_no_line_is_without_its_digests(
     assert not reader.complete
 
 
-def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
+def test_a_program_that_fails_is_recorded_up_to_there(tmp_path):
     """Its recording is not said to be cut off, which would be a fault of the recording."""
     with pytest.raises(LookupError), record(tmp_path / "run"):
         torch.ones(1)
@@ -163,7 +144,7 @@ def test_a_program_that_fails_is_recorded_up_to_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["calls.jsonl", "digests.bin"])
-def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> None:
+def test_truncated_trace_is_readable(part, trace, tmp_path):
     """Cut anywhere, a trace is read up to the cut."""
     whole = list(Reader(trace).calls())
     size = (trace / part).stat().st_size
@@ -177,265 +158,7 @@ def test_truncated_trace_is_readable(part: str, trace: Path, tmp_path: Path) -> 
         assert len(calls) < len(whole) or part == "calls.jsonl"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        [-1, 2, None, [], [0], [], 0, ""],
-        [0.0, 2, None, [], [0], [], 0, ""],
-        [True, 2, None, [], [0], [], 0, ""],
-        [0, 9999, None, [], [0], [], 0, ""],
-        [0, 2, -1, [], [0], [], 0, ""],
-        [0, 2, None, [], [-1], [], 0, ""],
-        [0, 2, None, [], 0, [], 0, ""],
-        [0, 2, None, [], [0], 0, ""],
-        [0, 2, None, [], [0], [], 2, ""],
-        [0, 2, None, [], [0], [], 0, 7],
-        [],
-    ],
-    ids=str,
-)
-def test_a_line_that_means_nothing_is_refused(fields: list[object], copy: Path) -> None:
-    """A number that stands for no text is not taken for one that stands for another."""
-    lines = (copy / "calls.jsonl").read_text().splitlines()
-    first = next(number for number, line in enumerate(lines) if "call" in line)
-    lines[first] = json.dumps({"call": fields})
-    (copy / "calls.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(TraceError, match=rf"calls.jsonl:{first + 1} is not a line of a trace"):
-        list(Reader(copy).calls())
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_hostile_trace_is_refused(trace: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """Whatever bytes are in its files, a trace is read or refused with one line."""
-    check_hostile_copy(trace, trace, "*.*", data, tmp_path)
-
-
-@contextmanager
-def memory(more: int) -> Iterator[None]:
-    """No more than that many bytes beyond what the process has."""
-    if sys.platform != "linux":
-        yield
-        return
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-Diff = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run_diff(tmp_path: Path, run_command: Callable[..., Any]) -> Diff:
-    """``detmode diff`` with all that it writes, in little memory: code, stdout, stderr."""
-
-    def run(first: Path, second: Path, form: str = "table") -> tuple[int, str, str]:
-        files = ("--html", "page.html", "--sarif", "run.sarif")
-        with memory(1 << 30):
-            ours = run_command("diff", "--format", form, *files, str(first), str(second))
-        assert ours.returncode in (0, 1, 2)
-        if ours.returncode == 2:
-            assert (ours.stdout, ours.stderr.count("\n")) == ("", 1)
-        else:
-            json.loads((tmp_path / "run.sarif").read_text(encoding="utf-8"))
-        return ours.returncode, ours.stdout, ours.stderr
-
-    return run
-
-
-FILES = ("trace.json", "calls.jsonl", "digests.bin")
-
-
-def written(path: Path, head: dict[str, Any], lines: list[Any], digests: bytes) -> Path:
-    """A trace of these lines, which may be anything."""
-    path.mkdir()
-    (path / "trace.json").write_text(
-        json.dumps({"format": "detmode-trace", "version": 2, **head}), encoding="utf-8"
-    )
-    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
-    (path / "calls.jsonl").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-    (path / "digests.bin").write_bytes(digests)
-    return path
-
-
-def two_written(folder: Path, lines: list[Any], tensors: int) -> tuple[Path, Path]:
-    """Two traces of the same lines, in which every tensor has other bytes."""
-    return (
-        written(folder / "one", {}, lines, b"\0" * (16 * tensors)),
-        written(folder / "other", {}, lines, b"\1" * (16 * tensors)),
-    )
-
-
-def call_fields() -> dict[str, Any]:
-    fields = {"operator": 0, "site": 0, "module": 0, "inputs": [0]}
-    return fields | {"outputs": [], "mutated": [], "random": 0, "arguments": ""}
-
-
-def call(**changes: Any) -> dict[str, Any]:
-    """The line of a call, whose texts are number 0 where nothing else is said."""
-    return {"call": list((call_fields() | changes).values())}
-
-
-NESTED = "[" * 900 + "]" * 900
-TEXTS = ["aten::add.Tensor", "aten::__class__.x", "load_library::x.y", "::", "", "m." * 20_000]
-TEXTS += [
-    "x" * 400,
-    "x" * 1_000_000,
-    "\ud800",
-    "\udcff",
-    "\x1b[2J\r\n",
-    "/a\ud800\0.py:3",
-    "/a.py:",
-]
-TEXTS += ["/a.py:" + "9" * 5000, "/a.py:-1", "<b>"]
-VALUES = st.sampled_from(
-    [json.loads(NESTED), 1e999, math.nan, "x" * 100_000, "\ud800", 10**30, [], {"torch": "\ud800"}]
-)
-HEADS = st.dictionaries(
-    st.sampled_from(["torch", "arguments", "generators", "rank", "threads"]), VALUES
-)
-# Lines that are of a trace, if there are three texts.
-NUMBERS = st.integers(0, 2)
-SIDES = st.builds(lambda number, n: [number] * n, NUMBERS, st.sampled_from([0, 1, 1, 2000]))
-CALLS = st.fixed_dictionaries(
-    {"operator": NUMBERS, "site": NUMBERS, "module": NUMBERS, "inputs": SIDES},
-    optional={"mutated": SIDES, "arguments": st.sampled_from(TEXTS)},
-).map(lambda changes: call(**changes))
-# Lines that are not.
-OTHERS = st.one_of(
-    st.tuples(st.sampled_from(list(call_fields())), VALUES | st.integers(-2, 10)).map(
-        lambda change: call(**dict([change]))
-    ),
-    st.sampled_from([{"end": "complete"}, {"text": 1}, {}, [], 1, None, NESTED, '{"call":NaN}']),
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    heads=st.tuples(HEADS, HEADS),
-    texts=st.lists(st.sampled_from(TEXTS), min_size=3, max_size=3),
-    calls=st.lists(CALLS, min_size=1, max_size=4),
-    others=st.lists(OTHERS, max_size=1),
-    form=st.sampled_from(["table", "json"]),
-)
-def test_hostile_trace_takes_little_memory(
-    heads: tuple[dict[str, Any], dict[str, Any]],
-    texts: list[str],
-    calls: list[Any],
-    others: list[Any],
-    form: str,
-    run_diff: Diff,
-    tmp_path: Path,
-) -> None:
-    """Whatever its lines name, a trace is shown in each form or refused with one line."""
-    lines = [*({"text": text} for text in texts), *calls, *others]
-    one, other = (
-        written(tmp_path / str(uuid4()), head, lines, byte * (1 << 17))
-        for head, byte in zip(heads, (b"\0", b"\1"))
-    )
-    run_diff(one, other, form)
-    shutil.rmtree(one)
-    shutil.rmtree(other)
-
-
-def sparse(file: Path) -> None:
-    os.truncate(file, 0)
-    os.truncate(file, 40 << 30)
-
-
-def pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def device(file: Path) -> None:
-    file.unlink()
-    file.symlink_to("/dev/zero")
-
-
-def folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-@pytest.mark.parametrize("part", FILES)
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (sparse, "is not"),
-        (pipe, "not a regular file"),
-        (device, "not a regular file"),
-        (folder, "Is a directory"),
-    ],
-)
-def test_what_is_no_file_of_a_trace(
-    change: Callable[[Path], None],
-    said: str,
-    part: str,
-    copy: Path,
-    run_diff: Diff,
-) -> None:
-    """It is not read, nor waited for: one line. Digests that no call has are passed over."""
-    change(copy / part)
-    code, _, error = run_diff(copy, copy)
-    if (change, part) == (sparse, "digests.bin"):
-        assert code == 0
-    else:
-        assert code == 2
-        assert said in error
-
-
-def test_a_text_that_many_tensors_have(tmp_path: Path, run_diff: Diff) -> None:
-    """Some megabytes on disk that would be 200 gigabytes in a report are refused."""
-    lines = [{"text": "x" * 1_000_000}, call(inputs=[0] * 190_000)]
-    assert run_diff(*two_written(tmp_path, lines, 190_000))[0] == 2
-    # A long one beside many short ones is shown, each as long as it is.
-    lines = [{"text": "x" * 100_000}, {"text": "y" * 40}, call(inputs=[1] * 20_000, outputs=[0])]
-    (tmp_path / "real").mkdir()
-    code, out, _ = run_diff(*two_written(tmp_path / "real", lines, 20_001))
-    assert code == 1
-    assert len(out) < 4_000_000
-
-
-def test_texts_that_many_lines_have(tmp_path: Path, run_diff: Diff) -> None:
-    """So are the names of a report's table, where calls share long ones."""
-    lines: list[Any] = [{"text": f"{number}" + "x" * 30_000} for number in range(30)]
-    lines += [call(operator=a, site=b, module=a, inputs=[]) for a in range(30) for b in range(30)]
-    one = written(tmp_path / "one", {}, lines, b"")
-    code, _, error = run_diff(one, written(tmp_path / "other", {}, [], b""))
-    assert code == 2
-    assert "has more than 64 MiB of operator, site and module names" in error
-
-
-def test_a_line_that_is_too_long(tmp_path: Path, run_diff: Diff) -> None:
-    """It is refused, and not taken for the last one, which was being written."""
-    lines = [{"text": "x"}, call(arguments="y" * (1 << 20)), call()]
-    one = written(tmp_path / "one", {}, lines, bytes(32))
-    code, _, error = run_diff(one, one)
-    assert code == 2
-    assert "calls.jsonl:2 is not a line of a trace" in error
-
-
-def test_texts_that_cannot_be_written(tmp_path: Path, run_diff: Diff) -> None:
-    """Lone surrogates and control characters are shown as escapes; the bytes of a name stay."""
-    lines = [{"text": "\ud800\x1b[2J"}, {"text": f"{Path.cwd()}/\udcff\udbff.py:3"}, call(site=1)]
-    code, out, _ = run_diff(*two_written(tmp_path, lines, 1))
-    assert code == 1
-    assert "\\ud800\\x1b[2J" in out
-    assert "\\udcff\\udbff.py:3" in out
-    page = (tmp_path / "page.html").read_bytes()
-    assert b"\\ud800\\x1b[2J" in page
-    assert b"\xff\\udbff" in page
-    assert "%FF%5Cudbff.py" in (tmp_path / "run.sarif").read_text()
-
-
-def test_two_processes_do_not_share_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_processes_do_not_share_a_folder(tmp_path, monkeypatch):
     """The second is refused, also where both have found the folder empty."""
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(()))
     second = record(tmp_path / "run")
@@ -446,53 +169,7 @@ def test_two_processes_do_not_share_a_folder(
     assert [call.overload for call in Reader(tmp_path / "run").calls()][-1] == "aten::neg.default"
 
 
-@pytest.mark.parametrize("generators", [None, 1, [], "torch", {"torch": []}])
-def test_other_generators_than_a_recording_has(generators: object, trace: Path, copy: Path) -> None:
-    """The states of generators in ``trace.json`` are read as they are, and need not be there."""
-    head = json.loads((copy / "trace.json").read_text())
-    (copy / "trace.json").write_text(json.dumps({**head, "generators": generators}))
-    os.truncate(copy / "calls.jsonl", (copy / "calls.jsonl").stat().st_size // 2)
-    assert diff(trace, copy).only_first > 0
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "no trace at"),
-        ("not JSON", "is not JSON"),
-        ("[]", "is not a trace of detmode"),
-        ('{"format": "detmode-trace", "version": 1}', "reads 2"),
-        ("[" * 100_000, "is not JSON"),
-    ],
-)
-def test_unreadable_is_one_line_and_exit_code_2(
-    content: str | None, said: str, tmp_path: Path, run_diff: Diff
-) -> None:
-    """A folder that is no trace ends ``detmode diff`` with one line and exit code 2."""
-    if content is not None:
-        (tmp_path / "trace.json").write_text(content)
-    code, _, error = run_diff(tmp_path, tmp_path)
-    assert code == 2
-    assert said in error
-
-
-def test_exit_codes(trace: Path, tmp_path: Path, run_diff: Diff) -> None:
-    """Identical runs give 0, different ones 1, as a table and as JSON."""
-    torch.manual_seed(1)
-    with record(tmp_path / "other"):
-        torch.rand(5)
-    code, out, _ = run_diff(trace, trace)
-    assert code == 0
-    assert "the runs are identical" in out
-    code, out, _ = run_diff(trace, tmp_path / "other", "json")
-    assert code == 1
-    found = json.loads(out)
-    assert not found["identical"]
-    assert found["divergence"]["overload"] == "aten::rand.default"
-    assert found["divergence"]["kind"] == "seed"
-
-
-def test_folder_with_files_is_refused(tmp_path: Path) -> None:
+def test_folder_with_files_is_refused(tmp_path):
     """A folder that holds something is left as it is; so is that of a recording entered again."""
     (tmp_path / "mine").write_text("mine")
     with pytest.raises(TraceError, match="is not empty"), record(tmp_path):

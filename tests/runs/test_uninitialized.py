@@ -1,9 +1,7 @@
 """Memory that nobody has written: a recording leaves it as it is, and blames who reads it."""
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from detmode.runs import unwritten
 from detmode.runs.marks import Mark
 from detmode.runs.trace_file import UNDEFINED
 from detmode.sites.observers import observer
+from tests.shared import needs
 from tests.shared.traces import calls, compared, new
 
 BYTE = 0x3F
@@ -61,9 +60,7 @@ WRITES = (some, scattered, masked, in_parts, by_column, transposed, rebound)
 @pytest.mark.filterwarnings("ignore:detmode.record.*uninitialized")
 @pytest.mark.parametrize("numel", [16, 4096])
 @pytest.mark.parametrize("write", WRITES)
-def test_a_recording_leaves_what_memory_holds(
-    write: Callable[[torch.Tensor], None], numel: int, tmp_path: Path
-) -> None:
+def test_a_recording_leaves_what_memory_holds(write, numel, tmp_path):
     """Elements beside written ones read as they would without a recording, in it and after it."""
     wanted = torch.full((numel,), HELD)
     write(wanted)
@@ -77,10 +74,10 @@ def test_a_recording_leaves_what_memory_holds(
     assert np.array_equal(unread.numpy(), wanted.numpy())
 
 
-def test_reading_what_is_written_in_part(tmp_path: Path) -> None:
+def test_reading_what_is_written_in_part(tmp_path):
     """A warning names the call, and ``diff`` says why the runs differ, and not that it varies."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         with pytest.warns(UserWarning, match=r"1 call read .*uninitialized.*aten::sum"), recording:
             x = new(4096, byte)
             x[:2048] = 0.25
@@ -94,10 +91,10 @@ def test_reading_what_is_written_in_part(tmp_path: Path) -> None:
     assert compared(tmp_path / "same", program, 0x3F, 0x3F).identical
 
 
-def test_runs_of_which_not_all_is_known(tmp_path: Path) -> None:
+def test_runs_of_which_not_all_is_known(tmp_path):
     """Runs are not called identical where calls read nothing but uninitialized memory."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         with pytest.warns(UserWarning, match=r"2 calls is not recorded.*uninitialized"), recording:
             new(64, byte).exp().sum()
 
@@ -105,7 +102,7 @@ def test_runs_of_which_not_all_is_known(tmp_path: Path) -> None:
     assert comparison.divergence is None
     assert "in all that is recorded: not the results of 2 calls" in comparison.verdict
 
-    def written(byte: int, recording: record) -> None:
+    def written(byte, recording):
         with recording:
             x = new(64, byte)
             x.view(8, 8)[0].fill_(1)
@@ -115,13 +112,13 @@ def test_runs_of_which_not_all_is_known(tmp_path: Path) -> None:
     assert compared(tmp_path / "written", written, 1, 2).verdict == "the runs are identical"
 
 
-def test_elementwise_calls_pass_it_on(tmp_path: Path) -> None:
+def test_elementwise_calls_pass_it_on(tmp_path):
     """Copies and elementwise calls make unwritten elements of unwritten ones, and of no others.
 
     A program that pads its memory and reads only what it has written is blamed for nothing.
     """
 
-    def program(values: tuple[int, float], recording: record) -> None:
+    def program(values, recording):
         byte, value = values
         with recording:
             cache = new(64, byte).view(4, 16)
@@ -134,10 +131,10 @@ def test_elementwise_calls_pass_it_on(tmp_path: Path) -> None:
     assert not compared(tmp_path / "other", program, (1, 2.0), (2, 3.0)).identical
 
 
-def test_a_factor_that_is_not_read(tmp_path: Path) -> None:
+def test_a_factor_that_is_not_read(tmp_path):
     """With ``beta=0``, as attention is often written, ``baddbmm`` does not read its first."""
 
-    def program(byte: int, recording: record) -> None:
+    def program(byte, recording):
         a, b = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
         with recording:
             torch.baddbmm(new(30, byte).view(2, 3, 5), a, b, beta=0).sum()
@@ -146,7 +143,7 @@ def test_a_factor_that_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["call", "module", "step"])
-def test_copies_of_modules(level: str, tmp_path: Path) -> None:
+def test_copies_of_modules(level, tmp_path):
     """Copies of modules and tensors, for averages and best weights, are the same in equal runs."""
     for folder in ("first", "second"):
         torch.manual_seed(0)
@@ -160,10 +157,10 @@ def test_copies_of_modules(level: str, tmp_path: Path) -> None:
     assert detmode.diff(tmp_path / "first", tmp_path / "second").identical
 
 
-def test_a_storage_is_an_input(tmp_path: Path) -> None:
+def test_a_storage_is_an_input(tmp_path):
     """A tensor that is given other memory differs as that memory does, and nobody varies."""
 
-    def program(value: float, recording: record) -> None:
+    def program(value, recording):
         source = torch.full((4,), value)
         with recording:
             torch.empty(0).set_(source.untyped_storage(), 0, (2, 2), (2, 1)).sum()
@@ -174,10 +171,10 @@ def test_a_storage_is_an_input(tmp_path: Path) -> None:
     assert compared(tmp_path / "same", program, 1.0, 1.0).identical
 
 
-def test_memory_beside_a_view(tmp_path: Path) -> None:
+def test_memory_beside_a_view(tmp_path):
     """A view that shows more memory than its input covers does not vary: its memory differs."""
 
-    def program(value: float, recording: record) -> None:
+    def program(value, recording):
         whole = torch.tensor([1.0, 2.0, value])
         with recording:
             whole[:2].as_strided((3,), (1,)).sum()
@@ -187,10 +184,8 @@ def test_memory_beside_a_view(tmp_path: Path) -> None:
     assert comparison.divergence.kind == "inputs"
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
-def test_a_collective_writes_after_its_call(tmp_path: Path) -> None:
+@needs.distributed
+def test_a_collective_writes_after_its_call(tmp_path):
     """The memory that it writes has no mark any more, which would be taken off too late."""
     c10d = torch.ops.c10d.broadcast_.default
     with record(tmp_path / "run"):
@@ -214,16 +209,12 @@ def bytes_while_called(recording: record, func: Any, *parts: torch.Tensor) -> by
     return b"".join(seen)
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
-def test_a_collective_that_writes_parts_of_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@needs.distributed
+def test_a_collective_that_writes_parts_of_memory(tmp_path, monkeypatch):
     """No part gets a mark again when the call has returned: another thread may be writing it."""
-    marked: list[tuple[int, int]] = []
+    marked = []
 
-    def mark(storage: Any, begin: int, end: int, device: torch.device) -> Mark:
+    def mark(storage, begin, end, device):
         marked.append((begin, end))
         return Mark(storage, begin, end, device)
 
@@ -240,10 +231,8 @@ def test_a_collective_that_writes_parts_of_memory(
     assert marked == []
 
 
-@pytest.mark.skipif(
-    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
-def test_memory_that_is_freed_and_had_again(tmp_path: Path) -> None:
+@needs.distributed
+def test_memory_that_is_freed_and_had_again(tmp_path):
     """A storage that is emptied and filled, as FSDP does it, is undefined until it is written."""
     with record(tmp_path / "run"):
         x = torch.empty(16)
@@ -306,9 +295,7 @@ def foreign(x: torch.Tensor) -> torch.Tensor:
         ),
     ],
 )
-def test_whether_new_memory_must_be_filled(
-    call: Callable[[], object], options: dict[str, Any], expected: bool, tmp_path: Path
-) -> None:
+def test_whether_new_memory_must_be_filled(call, options, expected, tmp_path):
     """A recording says that no call read unwritten memory only where it has followed all of it."""
     with record(tmp_path / "run", **options) as recorded:
         call()

@@ -1,6 +1,6 @@
 """Functions that call the table's operators as users do, for eager and compiled runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,19 @@ from torch import Tensor
 
 FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Callable[[], tuple[Tensor, ...]]]] = {}
 """By name: the function, and what makes its arguments; floating ones get gradients."""
+
+
+def run(function: Callable[..., Tensor], arguments: Iterable[Tensor]) -> list[Tensor]:
+    """The result, and the gradients of floating arguments and of a module's parameters."""
+    leaves = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
+    result = function(*leaves)
+    if not result.requires_grad:
+        return [result]
+    along = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    wanted += function.parameters() if isinstance(function, torch.nn.Module) else []
+    gradients = torch.autograd.grad(result, wanted, along, allow_unused=True)
+    return [result.detach(), *(grad for grad in gradients if grad is not None)]
 
 
 def real(*shape: int) -> Tensor:

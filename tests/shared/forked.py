@@ -70,7 +70,8 @@ def run(program: str, *arguments: str) -> None:
 
 for module in MODULES:
     importlib.import_module(module)
-# A collection in a program would copy all that it shares with this process: it writes to objects.
+# At its end Python looks through all objects for cycles: a second for those of PyTorch, and a
+# copy of all that a program shares with this process, since a collection writes to objects.
 gc.freeze()
 asked = asked_for()
 program, of_ranks = asked["program"], asked["arguments"]

@@ -4,6 +4,7 @@ import importlib.util
 import os
 
 import pytest
+import torch
 
 from detmode import cuda
 
@@ -21,6 +22,9 @@ def package(name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_missing, reason=f"{name} is not installed")
 
 
+distributed = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this PyTorch is built without torch.distributed"
+)
 PACKAGES = frozenset(
     {
         *("IPython", "PIL", "accelerate", "cupy", "hypothesis", "ipykernel", "lightning"),

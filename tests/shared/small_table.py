@@ -8,6 +8,7 @@ import torch
 
 import detmode.mode.deterministic_mode
 from detmode import DeterministicMode, Native, Refuse, RuleTable, Substitute, cuda
+from detmode.bits import draws
 from detmode.table.conditions import on
 from tests.shared.programs import NAMESPACE, rule
 
@@ -106,3 +107,9 @@ def line() -> Callable[[object], list[str]]:
         return [f"{code.co_filename}:{number}" for number, text in body if "# here" in text]
 
     return sites
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test is the program's only thread: pytest's are there, and draw nothing."""
+    monkeypatch.setattr(draws, "is_alone", lambda: True)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import detmode
 from detmode import TraceError, diff, record
+from detmode.runs.dump_file import DumpReader, dumps_of
 from detmode.runs.trace_file import Reader, TraceCall
 from detmode.sites.observers import observer
 
@@ -65,6 +66,15 @@ def compared(
     for folder, value in zip(folders, values):
         program(value, record(folder))
     return diff(*folders)
+
+
+def dumped(path: Path, call: str, run: Callable[[], object]) -> DumpReader:
+    """The dump of one call of a run."""
+    with record(path, dump=[call]) as recording:
+        run()
+    assert recording.not_dumped == {}
+    (dump,) = dumps_of(path)
+    return dump
 
 
 def new(numel: int, byte: int) -> Tensor:

@@ -189,22 +189,11 @@ def test_fresh_memory_has_the_byte(make, byte):
     assert memory.unique().tolist() == [byte]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: torch.empty(4),
-        lambda x: torch.empty_like(x),
-        lambda x: x.new_empty(4),
-        lambda x: torch.empty_strided((2, 2), (1, 4)),
-        lambda x: torch.empty_permuted((2, 3), (1, 0)),
-        lambda x: torch.empty(3, dtype=torch.int16),
-        lambda x: torch.empty(3, dtype=torch.bool),
-    ],
-)
-def test_ways_to_fresh_memory(make):
-    """Each of PyTorch's functions that give memory gives another content in each run."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.bool])
+def test_fresh_memory_differs(dtype):
+    """Of any dtype, it has another content in each run."""
     with pytest.raises(AssertionError, match="elements differ"):
-        assert_reproducible(make, torch.ones(4), vary=["memory"])
+        assert_reproducible(lambda: torch.empty(4, dtype=dtype), vary=["memory"])
 
 
 @pytest.mark.parametrize("byte", [3, 200])

@@ -1,7 +1,5 @@
 """Each test compiles its functions itself, with the same numbers."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch._dynamo.utils
@@ -9,7 +7,7 @@ import torch._inductor.config
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
+def _fresh():
     torch.manual_seed(0)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -18,7 +16,7 @@ def _fresh() -> Iterator[None]:
 
 
 @pytest.fixture
-def no_caches() -> Iterator[None]:
+def no_caches():
     """Code from a cache was not made by the code that is tested."""
     with torch._inductor.config.patch(force_disable_caches=True):
         yield

@@ -3,7 +3,6 @@
 import contextlib
 import operator
 import re
-import threading
 
 import pytest
 import torch
@@ -16,12 +15,11 @@ from torch._dynamo.backends.common import aot_autograd
 from detmode import DeterministicMode, Native, Rule, allow, default_rules
 from detmode.mode.compiled import hooks, lowering
 from detmode.sites.graph_nodes import text_of
-from detmode.table.rule_table import TORCH_VERSION
 from detmode.verify.claims import same_bits
 from tests.shared import compiled_functions as functions
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
-from tests.shared.selection import todays_forms
+from tests.shared.compiled_functions import FUNCTIONS, run
+from tests.shared.programs import in_another_thread
 
 pytestmark = [
     needs.compiler,
@@ -30,7 +28,8 @@ pytestmark = [
     pytest.mark.usefixtures("no_caches"),
 ]
 COMPILED = pytest.mark.skipif(not hooks.CAN_COMPILE, reason="PyTorch 2.8 compiles nothing")
-BACKENDS = ["eager", "aot_eager", "inductor"]
+# Inductor starts a C++ compiler.
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 UNEQUAL = {
     "adaptive_avg_pool2d": "aten::_adaptive_avg_pool2d",
     "cross_entropy2d": "aten::_log_softmax_backward_data",
@@ -60,19 +59,6 @@ def rows(mode):
     }
 
 
-def run(function, arguments):
-    """The result, and the gradients of floating arguments and of a module's parameters."""
-    leaves = [each.clone().requires_grad_(each.is_floating_point()) for each in arguments]
-    result = function(*leaves)
-    if not result.requires_grad:
-        return [result]
-    along = (torch.arange(result.numel()) % 7 - 3).view(result.shape).to(result.dtype)
-    wanted = [leaf for leaf in leaves if leaf.requires_grad]
-    wanted += function.parameters() if isinstance(function, nn.Module) else []
-    found = torch.autograd.grad(result, wanted, along, allow_unused=True)
-    return [result.detach(), *(each for each in found if each is not None)]
-
-
 class Net(nn.Module):
     """Operators of many families, in modules, forward and backward."""
 
@@ -89,9 +75,7 @@ class Net(nn.Module):
         return sums.flatten().cumsum(0).sum() + large.square().sum()
 
 
-@pytest.mark.parametrize(
-    "backend", [*BACKENDS[:-1], pytest.param(BACKENDS[-1], marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_model_is_reported_as_in_eager(backend):
     """Rows, counts, lines, modules; without fusing, bits. And the same bits in any schedule."""
     net, arguments = Net(), (torch.randn(2, 3, 8, 8), functions.below(36, 40))
@@ -146,35 +130,6 @@ def test_pytorchs_own_code_is_reported_by_its_caller(name, backend):
         seen.append(rows(mode))
     assert seen[0] == seen[1]
     assert len(seen[0]) == 1
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("backend", BACKENDS[1:])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_is_reported_as_in_eager(name, backend):
-    """Each operator by the user's own functions, forward and backward: rows, lines and bits.
-
-    And the same bits in any schedule, of addends whose sums are rounded.
-    """
-    if backend == "inductor" and TORCH_VERSION < (2, 10) and SINCE_2_10.fullmatch(name):
-        pytest.skip("the Inductor of PyTorch 2.9 does not compile it without the mode either")
-    function, make = FUNCTIONS[name]
-    arguments = make()
-    with DeterministicMode(True, simulate="cuda") as eager:
-        expected = run(function, arguments)
-    compiled = torch.compile(function, backend=backend)
-    with DeterministicMode(True, simulate="cuda") as mode:
-        got = run(compiled, arguments)
-    assert rows(mode) == rows(eager)
-    assert same_bits(got, expected) or (name in UNEQUAL and backend == "inductor")
-    made, shuffled = graphs(), []
-    arguments = [each * 0.7 if each.is_floating_point() else each for each in arguments]
-    for seed in range(5) if backend == "inductor" else ():
-        with DeterministicMode(True, simulate="cuda", schedule_seed=seed) as mode:
-            shuffled.append(run(compiled, arguments))
-        assert rows(mode) == rows(eager)
-    assert all(same_bits(shuffled[0], other) for other in shuffled)
-    assert graphs() == made
 
 
 @pytest.mark.thorough
@@ -238,9 +193,7 @@ def test_a_thread_outside_has_its_own_code():
     function, given = torch.compile(added, backend="aot_eager"), arguments()
     with DeterministicMode(simulate="cuda") as mode:
         function(*given)
-        thread = threading.Thread(target=function, args=given)
-        thread.start()
-        thread.join()
+        in_another_thread(function, *given)
     assert [row.count for row in mode.records] == [1]
     assert graphs() == 2
 
@@ -279,14 +232,15 @@ class Halves(nn.Module):
 
 
 @COMPILED
-def test_overrides_of_a_module():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_overrides_of_a_module(backend):
     """A path means the calls of a module, and their backward, as in eager code."""
     net = Halves()
 
     def step(run):
         run(torch.ones(1, 1, 3, 3, requires_grad=True)).sum().backward()
 
-    compiled = torch.compile(net)
+    compiled = torch.compile(net, backend=backend)
     modes = [
         DeterministicMode(simulate="cuda", overrides={"Halves.head": action})
         for action in ("allow", "native")
@@ -367,68 +321,10 @@ def test_a_block_inside_a_compiled_function(what):
     assert {each[:2] for each in calls} == {("aten::index_add.default", action)}
 
 
-STRIDES = ["needs_exact_strides", "needs_fixed_stride_order", "flexible_layout"]
-"""Tags by which an operator of a library tells Inductor which strides its arguments need."""
-
-
-@pytest.fixture
-def library():
-    """The strides that operators of a library get; each has the name of its tag."""
-    seen = []
-
-    def double(x):
-        seen.append(x.stride())
-        return x * 2
-
-    def double_(x):
-        seen.append(x.stride())
-        x.mul_(2)
-
-    with torch.library._scoped_library("detmode_library", "FRAGMENT") as library:
-        for tag in STRIDES:
-            for name, function, schema in (
-                (tag, double, "(Tensor x) -> Tensor"),
-                (f"{tag}_", double_, "(Tensor(a!) x) -> ()"),
-            ):
-                library.define(f"{name}{schema}", tags=getattr(torch.Tag, tag))
-                library.impl(name, function, "CPU")
-            torch.library.register_fake(f"detmode_library::{tag}", torch.empty_like, lib=library)
-        yield seen
-
-
-@COMPILED
-@pytest.mark.parametrize("tag", todays_forms(STRIDES))
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_operators_of_libraries(library, backend, tag):
-    """They are met as in eager code, in place or not, with the strides that they get outside."""
-    double, double_ = (getattr(torch.ops.detmode_library, f"{tag}{end}") for end in ("", "_"))
-
-    def function(x):
-        # Eager code gives the sum the strides of its first term, and Inductor those of the other.
-        y, z = double(x.t() + x), x.t() - x
-        double_(z)
-        return y + z
-
-    compiled, given = torch.compile(function, backend=backend), torch.randn(3, 3)
-    expected, found, strides = function(given), [], []
-    for each in (function, compiled):
-        for block in (
-            contextlib.nullcontext(),
-            DeterministicMode(overrides={"detmode_library::*": "warn"}),
-        ):
-            library.clear()
-            with block as mode:
-                assert same_bits([each(given), each(given)], [expected] * 2)
-            strides.append(library[:])
-        found.append(rows(mode))
-    assert strides[0] == strides[1]
-    assert strides[2] == strides[3]
-    assert found[0] == found[1]
-    assert [(key[1], count) for key, count in found[0].items()] == [("warn", 2)] * 2
-
-
 @pytest.mark.parametrize("names", [["aten::upsample_bilinear2d"], []], ids=["allowed", "refused"])
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=COMPILED)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=[COMPILED, pytest.mark.thorough])]
+)
 def test_a_region_reaches_the_backward(backend, names):
     """Operators allowed around a compiled forward are allowed in its backward, outside."""
     enlarged = nn.Upsample(scale_factor=2, mode="bilinear")

@@ -7,9 +7,9 @@ from detmode import DeterministicMode
 from detmode.table.rule_table import TORCH_VERSION, resolve
 from detmode.verify.cases import samples_of, tensors_of
 from detmode.verify.claims import same_bits
-from tests.mode.compiled.test_compiled import SINCE_2_10, UNEQUAL, rows, run
+from tests.mode.compiled.test_compiled import SINCE_2_10, UNEQUAL, graphs, rows
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.compiled_functions import FUNCTIONS, run
 from tests.shared.selection import families, of_this_week
 
 # PyTorch's compilers warn of much that no test is about, and of more in each version.
@@ -17,9 +17,9 @@ pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
 BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)]
 
 
-def outcome(function):
+def outcome(function, **options):
     """The rows of the default mode, and the bits of a call or the line of its refusal."""
-    with DeterministicMode(simulate="cuda") as mode:
+    with DeterministicMode(simulate="cuda", **options) as mode:
         try:
             result = list(function())
         except Exception as error:
@@ -44,7 +44,11 @@ def assert_same(compiled, eager):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", of_this_week(FUNCTIONS))
 def test_functions(name, backend):
-    """Compiled, functions that users write are refused only where eager code is."""
+    """Compiled, functions that users write are refused only where eager code is.
+
+    Rows, lines and bits are those of eager code, forward and backward; and the bits are the same in
+    any schedule, of addends whose sums are rounded.
+    """
     if backend == "inductor" and TORCH_VERSION < (2, 10) and SINCE_2_10.fullmatch(name):
         pytest.skip("the Inductor of PyTorch 2.9 does not compile it without the mode either")
     function, make = FUNCTIONS[name]
@@ -56,6 +60,13 @@ def test_functions(name, backend):
         assert got[0] == eager[0]
     else:
         assert_same(got, eager)
+    compilations, shuffled = graphs(), []
+    arguments = [x * 0.7 if x.is_floating_point() else x for x in arguments]
+    for seed in range(5) if backend == "inductor" else ():
+        shuffled.append(outcome(lambda: run(compiled, arguments), schedule_seed=seed))
+        assert shuffled[-1][0] == eager[0]
+        assert_same(shuffled[-1], shuffled[0])
+    assert graphs() == compilations
 
 
 def dense(result):

@@ -8,9 +8,9 @@ from tests.shared.processes import run_forked
 
 pytestmark = [needs.compiler, COMPILED]
 
-CODE = """
+RECORDED = """
+import sys
 import torch
-from torch import utils
 import detmode
 
 graphs = 0
@@ -21,60 +21,72 @@ def backend(*graph):
     from torch._inductor.compile_fx import compile_fx
     return compile_fx(*graph)
 
-# Of calls that Inductor leaves to ATen: it starts no C++ compiler.
+# Inductor leaves the call to ATen: it starts no C++ compiler.
+def total(x):
+    return x.cumsum(0)
+
+assert "torch._inductor" not in sys.modules
+is_first_outside, x = {is_first_outside}, torch.randn(4)
+if is_first_outside:
+    compiled = torch.compile(total, backend=backend)
+    compiled(x)
+for number in range(2):
+    with detmode.DeterministicMode(simulate="cuda") as mode:
+        if not (number or is_first_outside):
+            compiled = torch.compile(total, backend=backend)
+        compiled(x)
+    assert sum(row.count for row in mode.records) == 1
+    compiled(x)
+print(graphs)
+"""
+
+
+@pytest.mark.parametrize(
+    "is_first_outside", [False, pytest.param(True, marks=pytest.mark.thorough)]
+)
+def test_a_function_has_two_graphs(is_first_outside, run_python, tmp_path):
+    """Compiled first before any block, or inside of the first, where the compiler is loaded.
+
+    A recording, whose block begins before there is a graph to look at, has both.
+    """
+    code = RECORDED.format(is_first_outside=is_first_outside)
+    ended = run_python("-m", "detmode", "record", "-o", "run", "-c", code)
+    assert ended.stdout == "2\n", ended.stderr
+    assert "compiled::total[forward]" in (tmp_path / "run" / "calls.jsonl").read_text()
+
+
+UNDER_THE_FLAG = """
+import torch
+from detmode import DeterministicMode
+
 def total(x):
     return x.cumsum(0)
 
 def total_under_the_flag(x):
     return x.cumsum(0).cumsum(0)
 
-calls = {{total: 1, total_under_the_flag: 2}}
-x = torch.randn(4)
-before, inside = {before}, {inside}
-compiled = {{each: torch.compile(each, backend=backend) for each in before}}
-for each in before:
-    torch.use_deterministic_algorithms(each is total_under_the_flag)
-    compiled[each](x)
+def backend(gm, inputs):
+    graphs.append(gm)
+    return gm.forward
+
+graphs, functions, x = [], (total, total_under_the_flag), torch.randn(4)
+compiled = [torch.compile(function, backend=backend) for function in functions]
+for function, is_on in zip(compiled, (False, True)):
+    torch.use_deterministic_algorithms(is_on)
+    function(x)
 torch.use_deterministic_algorithms(False)
 for _ in range(2):
-    with detmode.DeterministicMode(simulate="cuda") as mode:
-        for each in inside:
-            if each not in compiled:
-                compiled[each] = torch.compile(each, backend=backend)
-            compiled[each](x)
-    assert sum(row.count for row in mode.records) == sum(calls[each] for each in inside)
-    for each in inside:
-        compiled[each](x)
-print(graphs)
+    with DeterministicMode(simulate="cuda") as mode:
+        for function in compiled:
+            function(x)
+    assert sum(row.count for row in mode.records) == 3
+    for function in compiled:
+        function(x)
+print(len(graphs))
 """
-
-
-@pytest.mark.parametrize("before", ["[]", pytest.param("[total]", marks=pytest.mark.thorough)])
-def test_a_function_has_two_graphs(before, run_python):
-    """Compiled first before any block, or inside of the first, where the compiler is loaded."""
-    ended = run_python("-c", CODE.format(before=before, inside="[total]"))
-    assert ended.stdout == "2\n", ended.stderr
 
 
 def test_code_compiled_under_the_flag(tmp_path):
     """It is not used inside, where its operators could not be seen; all other code stays."""
-    both = "[total, total_under_the_flag]"
-    code = CODE.format(before=both, inside=both)
-    ended = run_forked("-c", [[code]], tmp_path, timeout=300)
+    ended = run_forked("-c", [[UNDER_THE_FLAG]], tmp_path, timeout=300)
     assert ended.stdout == "5\n", ended.stderr
-
-
-RECORDED = """
-import sys
-import torch
-
-assert "torch._inductor" not in sys.modules
-torch.compile(lambda x: x.cumsum(0))(torch.randn(4))
-"""
-
-
-def test_a_recording_has_graphs_of_a_compiler_that_its_program_loads(run_python, tmp_path):
-    """Its block begins before there is a graph to look at."""
-    ended = run_python("-m", "detmode", "record", "-o", "run", "-c", RECORDED)
-    assert ended.returncode == 0, ended.stderr
-    assert "compiled::<lambda>[forward]" in (tmp_path / "run" / "calls.jsonl").read_text()

@@ -9,12 +9,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from detmode import DeterministicMode, diff, record
-from detmode.mode.audit import Audit
-from detmode.mode.filled_memory import FilledMemory
 from detmode.runs.probing import Probe
 from detmode.runs.trace_file import UNDEFINED, Reader
-from detmode.testing.suite import SuiteMode
 from tests.shared import needs
+from tests.shared.every_mode import OBSERVERS
 
 # The compiler warns, of Python and of itself, by version.
 pytestmark = [needs.compiler, pytest.mark.filterwarnings("ignore")]
@@ -37,17 +35,7 @@ def calls(path, *, inside):
     ]
 
 
-@pytest.mark.parametrize(
-    "observer",
-    [
-        lambda path: record(path),
-        lambda path: Probe(),
-        lambda path: Audit(),
-        lambda path: FilledMemory(0xFF),
-        lambda path: SuiteMode(lambda overload, site: True),
-    ],
-    ids=["record", "probe", "audit", "filled", "suite"],
-)
+@pytest.mark.parametrize("observer", OBSERVERS)
 def test_a_function_first_called_inside_is_compiled_outside(observer, tmp_path):
     """No mode makes Dynamo skip a function for the rest of the program."""
     ran = []
@@ -60,7 +48,7 @@ def test_a_function_first_called_inside_is_compiled_outside(observer, tmp_path):
         return run
 
     function = torch.compile(lambda x: x.sin() + 1, backend=backend)
-    with observer(tmp_path / "run"):
+    with OBSERVERS[observer](tmp_path):
         inside = function(torch.ones(3))
     ran.clear()
     assert torch.equal(function(torch.ones(3)), inside)
@@ -235,10 +223,7 @@ def test_cold_and_warm_caches_give_the_same_recording(run_python, tmp_path):
     hits = []
     for name in ("first", "second"):
         done = run_python(
-            "program.py",
-            name,
-            TORCHINDUCTOR_CACHE_DIR=folder,
-            CUBLAS_WORKSPACE_CONFIG=":4096:8",
+            "program.py", name, TORCHINDUCTOR_CACHE_DIR=folder, CUBLAS_WORKSPACE_CONFIG=":4096:8"
         )
         assert done.returncode == 0, done.stderr
         hits.append(int(done.stdout))

@@ -1,7 +1,6 @@
 """The ways in which programs use torch.compile: each meets the table as eager code does."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from unittest import mock
 
@@ -15,7 +14,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from detmode import DeterministicMode, allow
+from detmode import DeterministicMode
 from detmode.mode.compiled import hooks, lowering
 from detmode.verify.claims import same_bits
 from tests.mode.compiled.test_compiled import COMPILED, graphs, rows
@@ -160,9 +159,7 @@ def saved(context, op, *args, **kwargs):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "selective",
-    [False, pytest.param(True, marks=pytest.mark.thorough)],
-    ids=["whole", "selective"],
+    "selective", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["whole", "selective"]
 )
 def test_checkpoints_inside(backend, selective):
     """Calls that a compiled backward makes again are counted again, as in eager code."""
@@ -261,63 +258,6 @@ def test_forward_and_backward_on_two_sides():
     inside_rows = rows(mode)
     loss.backward()
     assert rows(mode) == inside_rows
-
-
-def test_exported_programs():
-    """Exporting counts no calls; the exported program meets the table, with the user's lines."""
-    net, arguments = Block(), (torch.ones(5, 4), torch.tensor([0, 0, 1, 2, 3]))
-    program, mode = inside(lambda: torch.export.export(net, arguments))
-    assert not rows(mode)
-    exported = program.module()
-    _, told = inside(lambda: net(*arguments))
-    _, mode = inside(lambda: exported(*arguments))
-    assert rows(mode) == rows(told)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("made", ["inside", "outside"])
-def test_packages_of_aotinductor(made, tmp_path):
-    """A package is a row of the report: it may vary; strict refuses it; a region allows it."""
-    net, arguments = Block(), (torch.ones(5, 4), torch.tensor([0, 0, 1, 2, 3]))
-    program = torch.export.export(net, arguments)
-
-    def package():
-        path = str(tmp_path / "package.pt2")
-        return torch._inductor.aoti_compile_and_package(program, package_path=path)
-
-    loaded = torch._inductor.aoti_load_package(
-        inside(package)[0] if made == "inside" else package()
-    )
-    overload = "detmode::ahead_of_time_program.default"
-    _, mode = inside(lambda: loaded(*arguments))
-    assert [(row.action, row.count) for row in mode.records if row.overload == overload] == [
-        ("warn", 1)
-    ]
-    with DeterministicMode(simulate="cuda", strict=True) as mode:
-        with pytest.raises(RuntimeError, match="compiled without the rule table"):
-            loaded(*arguments)
-        with allow(overload):
-            loaded(*arguments)
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(
-    not hasattr(torch._dynamo, "aot_compile"), reason="this PyTorch has no aot_compile"
-)
-def test_functions_compiled_ahead_of_time():
-    """Made and run inside: a row of the report. Made outside: refused inside, in words."""
-    arguments = torch.ones(5, 4), torch.zeros(5).long()
-
-    def make():
-        # PyTorch makes them through its caches alone.
-        with torch._inductor.config.patch(force_disable_caches=False):
-            return torch.compile(added, fullgraph=True).aot_compile((arguments, {}))
-
-    _, mode = inside(lambda: make()(*arguments))
-    assert ("detmode::ahead_of_time_program.default", "warn") in [key[:2] for key in rows(mode)]
-    compiled = make()
-    with pytest.raises(RuntimeError, match="aot_compile outside the mode"):
-        inside(lambda: compiled(*arguments))
 
 
 @pytest.mark.parametrize("captures", [True, pytest.param(False, marks=pytest.mark.thorough)])
@@ -436,68 +376,3 @@ def test_a_module_of_torchs_is_the_one_that_calls(method, backend):
 
     (row,) = (row for row in inside(run)[1].records if row.alert)
     assert row.modules == {"Outer.up": 3}
-
-
-WORLD = """
-import sys, torch, torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from tests.mode.compiled.test_programs import Stack, inside, rows, same_bits, train
-
-rank, store, how, backend = int(sys.argv[1]), *sys.argv[2:]
-# Small enough to split a graph of three blocks.
-dist._DEFAULT_FIRST_BUCKET_BYTES = 300
-dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-
-def make(compiled):
-    torch._dynamo.reset()
-    net = Stack()
-    if how == "ddp":
-        net = DistributedDataParallel(net, bucket_cap_mb=0.0003)
-        return torch.compile(net, backend=backend) if compiled else net
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.device_mesh import init_device_mesh
-    mesh = init_device_mesh("cpu", (2,))
-    for block in net.blocks:
-        if compiled and how == "fsdp-around":
-            block.compile(backend=backend)
-        fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh)
-    return torch.compile(net, backend=backend) if compiled and how == "fsdp-inside" else net
-
-def run(net, **options):
-    got, mode = inside(lambda: train(net, 5 + rank), **options)
-    local = [each.to_local() if hasattr(each, "to_local") else each for each in got]
-    return local, {key: n for key, n in rows(mode).items() if not key[0].startswith("c10d")}
-
-expected, told = run(make(False))
-got, seen = run(make(True))
-again, _ = run(make(True), schedule_seed=3)
-assert seen == told and len(seen) > 2, (seen, told)
-assert same_bits(got, again)
-assert backend == "inductor" or same_bits(got, expected)
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("how", "backend"),
-    [
-        ("ddp", "aot_eager"),
-        ("ddp", "inductor"),
-        *(
-            (how, name)
-            for how in ("fsdp-around", "fsdp-inside")
-            for name in ("aot_eager", "inductor")
-        ),
-    ],
-)
-def test_processes(how, backend, run_python, tmp_path):
-    """DDP, whose optimizer splits graphs, and FSDP around and inside compiled modules."""
-    (tmp_path / "program.py").write_text(WORLD)
-    arguments = str(tmp_path / "store"), how, backend
-    with ThreadPoolExecutor() as pool:
-        ranks = pool.map(lambda rank: run_python("program.py", str(rank), *arguments), range(2))
-    for rank in ranks:
-        assert rank.returncode == 0, rank.stderr

@@ -15,9 +15,9 @@ from detmode.rules import default_rules
 from detmode.table.rule import Allow
 from detmode.table.rule_table import TORCH_VERSION, resolve
 from detmode.verify.claims import same_bits
-from tests.mode.compiled.test_compiled import COMPILED, rows, run
+from tests.mode.compiled.test_compiled import COMPILED, rows
 from tests.shared import needs
-from tests.shared.compiled_functions import FUNCTIONS
+from tests.shared.compiled_functions import FUNCTIONS, run
 
 NOT_REACHED = {
     "detmode::*": "only certain programs have them: test_programs",
