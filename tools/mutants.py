@@ -227,7 +227,12 @@ FILES = (
     ),
     *_seen_by(
         "test_foreign_files.py",
-        ("drift.py", "drift", "*map(in_a_line, texts)", "*texts"),
+        (
+            "drift.py",
+            "drift",
+            "*map(in_a_line, (title, first, second, _remedy(section, name, locked)))",
+            "title, first, second, _remedy(section, name, locked)",
+        ),
         ("checked.py", "checked", "return text_of(value)", "return value"),
     ),
     *_seen_by(
