@@ -17,7 +17,7 @@ import torch
 
 import detmode
 from detmode.cli import main
-from detmode.cuda.host import limit
+from detmode.cuda.host import watch
 from tests.shared.processes import run_forked
 from tests.shared.selection import todays_forms
 
@@ -56,7 +56,7 @@ def listens(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     What is started in a test inherits that. A loop without accesses is left soon.
     """
-    monkeypatch.setattr(limit, "_GRACE", 0.3)
+    monkeypatch.setattr(watch, "_GRACE", 0.3)
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
