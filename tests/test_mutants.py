@@ -144,6 +144,7 @@ def test_tests_of_a_module(tmp_path, file, tests):
     assert " ".join(module_tests.tests_of(file, tmp_path)) == tests
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("claim", "outcome"),
     [

@@ -24,6 +24,7 @@ def run(folder: Path, *options: str) -> Results:
     return Results.read(path)
 
 
+@pytest.mark.thorough
 def test_one_command_measures_prints_and_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,6 +37,7 @@ def report_of(tmp_path):
     return run
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.parametrize(
     "last",

@@ -32,6 +32,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return run_ranks(program, 2, tmp_path_factory.mktemp("hooked"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("hook", EXPECTED)
 def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
     """Callbacks of collectives run inside the mode and inside a recording, always in one order.
@@ -55,6 +56,7 @@ def test_callbacks_run_inside(results: dict[str, list[Any]], hook: str) -> None:
             assert first.get(overload, count) == count
 
 
+@pytest.mark.thorough
 def test_one_thread(results: dict[str, list[Any]]) -> None:
     """The callbacks run in the thread of the backward."""
     assert results["threads"] == [1, 1]

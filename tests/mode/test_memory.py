@@ -11,12 +11,13 @@ from detmode import Substitute
 from detmode.mode.audit import Audit
 from detmode.runs.probing import Probe
 from tests.shared.programs import in_another_thread, index_add, table_of
+from tests.shared.selection import todays_forms
 
 CALLS = 80
 SOURCE = "def generated(x):\n    x.cumsum(0).index_add_(0, index, source).sum().backward()\n"
 
 
-@pytest.mark.parametrize("looking", [None, Audit, Probe], ids=["mode", "audit", "probe"])
+@pytest.mark.parametrize("looking", todays_forms([None, Audit, Probe]))
 def test_generated_code(mode, table, looking, monkeypatch):
     """Code that is generated for each call is freed after its use."""
     # These have bounds, which are too far away for a test.

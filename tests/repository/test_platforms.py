@@ -88,6 +88,7 @@ def test_less_than_linux(run_python, tmp_path):
         assert words in done.stdout, done.stdout
 
 
+@pytest.mark.thorough
 def test_windows_waits_for_the_program(tmp_path):
     """The command starts the program over and waits, as exec would lose the exit code there."""
     program = (

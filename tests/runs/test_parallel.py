@@ -25,6 +25,7 @@ def recordings(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CHOSEN)
 def test_two_recordings_are_the_same(name, recordings):
     """Whatever new memory holds, when collectives end, and what DTensor has cached."""

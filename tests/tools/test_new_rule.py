@@ -88,6 +88,7 @@ SIGNATURES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("op", todays_forms(SIGNATURES))
 def test_what_is_written(folder: Path, op: str) -> None:
     """Schemas give signatures; ruff and clang-format leave the files as they are."""

@@ -30,6 +30,7 @@ def test_every_entry_is_reached(family: str) -> None:
     assert all(case in cases(family) for case in chosen)
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.parametrize(
     ("family", "part"),

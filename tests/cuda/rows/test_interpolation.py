@@ -78,6 +78,7 @@ def allowed(call: dict[str, Any], truth: torch.Tensor) -> torch.Tensor:
     return 0.51 * dtype.eps * truth.abs() + 4 * limit.eps * (longest + 16) * sums + dtype.tiny
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.parametrize("op", SUBSTITUTES)
 @given(data=st.data())

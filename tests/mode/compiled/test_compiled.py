@@ -198,6 +198,7 @@ def test_a_thread_outside_has_its_own_code():
     assert graphs() == 2
 
 
+@pytest.mark.thorough
 @COMPILED
 def test_the_users_options_are_kept():
     """A pass of the user's runs inside the mode, where Inductor is deterministic."""
@@ -337,6 +338,7 @@ def test_a_region_reaches_the_backward(backend, names):
     assert [key[:2] for key in rows(mode)] == [(overload, action)]
 
 
+@pytest.mark.thorough
 @COMPILED
 def test_nothing_of_the_compilers_stays_changed():
     """After a compilation, decompositions and lowering are PyTorch's own, failed or not."""

@@ -41,9 +41,8 @@ print(graphs)
 """
 
 
-@pytest.mark.parametrize(
-    "is_first_outside", [False, pytest.param(True, marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_first_outside", [False, True])
 def test_a_function_has_two_graphs(is_first_outside, run_python, tmp_path):
     """Compiled first before any block, or inside of the first, where the compiler is loaded.
 
@@ -86,6 +85,7 @@ print(len(graphs))
 """
 
 
+@pytest.mark.thorough
 def test_code_compiled_under_the_flag(tmp_path):
     """It is not used inside, where its operators could not be seen; all other code stays."""
     ended = run_forked("-c", [[UNDER_THE_FLAG]], tmp_path, timeout=300)

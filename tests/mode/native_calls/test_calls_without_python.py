@@ -152,6 +152,7 @@ def test_sparse_matrices_are_told_apart(ways, in_python):
     assert numbers[-1] == 0
 
 
+@pytest.mark.thorough
 @only_listed
 def test_each_of_many_keys_is_learned(ways, in_python):
     """Two whose hashes have a part in common do not keep each other from it."""

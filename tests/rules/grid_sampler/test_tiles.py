@@ -190,6 +190,7 @@ def test_denormals_among_zeros() -> None:
     assert same_bits(got, call["grad_output"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("dims", SMOOTH)
 def test_no_access_races(dims: int) -> None:
     """The lists, the records and the tiles, in program order and shuffled; and a full list."""
