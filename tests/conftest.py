@@ -87,6 +87,11 @@ class Module(pytest.Module):
             return []
 
 
+def has_properties(path: Path) -> bool:
+    """Return whether a test file has properties of families, or of a launch that they share."""
+    return path.name == "test_properties.py" or path.parent.name == "rows"
+
+
 class LeftOut:
     """Leaves out tests that this run cannot or need not make, and says how many, in a line each.
 
@@ -110,13 +115,13 @@ class LeftOut:
         """With ``--family``, read only its properties and files that ask :mod:`selection`."""
         if self.family is None or collection_path.suffix != ".py" or self.about(collection_path):
             return None
-        return "selection" not in collection_path.read_text(encoding="utf-8") or None
+        asks = "selection" in collection_path.read_text(encoding="utf-8")
+        return not asks or has_properties(collection_path) or None
 
     def about(self, path: Path) -> bool:
         """Find out if a file has properties of the family, or of a launch of its: it imports it."""
         imported = rf"\bdetmode\.rules\.{self.family}\b"
-        properties = path.name == "test_properties.py" or path.parent.name == "rows"
-        return properties and re.search(imported, path.read_text()) is not None
+        return has_properties(path) and re.search(imported, path.read_text()) is not None
 
     def pytest_pycollect_makemodule(self, module_path: Path, parent: pytest.Collector) -> Module:
         return Module.from_parent(parent, path=module_path)

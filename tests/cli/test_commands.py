@@ -3,6 +3,7 @@
 import json
 import re
 
+import pytest
 import torch
 
 from detmode import verify
@@ -55,6 +56,7 @@ def test_doctor(run_command, monkeypatch):
     assert "`detmode run` sets" in " ".join(everything.split())
 
 
+@pytest.mark.thorough
 @needs.compiler
 def test_verify_says_what_it_skips(run_command, monkeypatch):
     """Claims that cannot be checked here are in the matrix with their reason, and a line on stderr.

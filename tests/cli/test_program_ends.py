@@ -64,6 +64,7 @@ def test_a_program_runs_until_its_threads_end(report_of, last):
     assert report["verdict"].startswith("not checked: the order of the calls of 1 other thread")
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.parametrize(
     ("last", "code", "failure"),

@@ -64,6 +64,7 @@ next(waiting)
 """
 
 
+@pytest.mark.thorough
 def test_a_new_process():
     """The first name brings neither CuPy nor a documentation or learning package; starts nothing.
 

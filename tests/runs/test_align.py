@@ -3,6 +3,7 @@
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,12 +68,14 @@ def test_a_batch_tells_which_step_is_left_over():
     assert [j for _, j in pairs if j is not None] == list(range(12))
 
 
+@pytest.mark.thorough
 def test_runs_without_likeness():
     """Long runs that have nothing in common are all left over, and it does not take long."""
     pairs, _ = by_kind([1] * 2000, [2] * 2000)
     assert len(pairs) == 4000
 
 
+@pytest.mark.thorough
 def test_far_stretch():
     """A stretch that is longer than a shortest script is looked for is passed over."""
     common = [1, 2, 3, 4] * 50

@@ -235,6 +235,7 @@ with detmode.record(sys.argv[1], level="step"):
 """
 
 
+@pytest.mark.thorough
 def test_killed_run_has_its_steps(tmp_path):
     """A batch of steps is written after a time, a second, however few digests it has."""
     path = tmp_path / "run"

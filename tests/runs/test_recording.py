@@ -345,6 +345,7 @@ def test_capture_is_recorded_without_digests(path):
     assert clone.inputs.digests[0] not in captured[0].outputs.digests
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")  # of Dynamo, by which PyTorch runs a branch
 @pytest.mark.parametrize("order", ["alone", "inside", "outside"])
 def test_the_body_of_a_higher_order_operator(path, order):

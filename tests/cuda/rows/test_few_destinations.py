@@ -25,6 +25,7 @@ SMALL = {"THREADS": 64, "LEAST_SHARE": 100, "SHARES": 1, "FEWEST_BLOCKS": 1}
 """Sizes with which few elements have several blocks, each with several turns and a part of one."""
 
 
+@pytest.mark.thorough
 @needs.compiler
 @pytest.mark.parametrize("dtype", todays_dtypes(FLOATING + COMPLEX), ids=str)
 @pytest.mark.parametrize(

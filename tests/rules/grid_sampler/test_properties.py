@@ -134,6 +134,7 @@ def run(
     return got
 
 
+@pytest.mark.thorough
 @given(data=st.data(), dims=st.sampled_from([2, 2, 3]), dtype=FLOATS)
 def test_gradients(data: st.DataObject, dims: int, dtype: torch.dtype) -> None:
     """Within roundings of float64, the bits of any schedule, and the reference is ATen's."""

@@ -135,6 +135,7 @@ def test_an_interrupted_kernel(kind: str) -> None:
     ends()
 
 
+@pytest.mark.thorough
 @needs_compiler
 def test_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -245,6 +246,7 @@ def loops(x):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["polls", "loops"])
 def test_a_kernel_of_triton_that_does_not_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
