@@ -18,7 +18,7 @@ from detmode.table.variants import variant_of
 from detmode.verify.cases import Case, matching_row
 from tests.shared import needs
 from tests.shared import table_facts as facts
-from tests.shared.selection import cases, families
+from tests.shared.selection import every_case, families
 
 launching = sys.modules["detmode.cuda.launch"]  # the function of this name hides its module
 COUNTED = [
@@ -76,7 +76,7 @@ def test_traffic_is_counted(family: str) -> None:
     """Each row has a case in which its substitute moves no more than the row says."""
     rules = {row.rule: row for row in facts.rows_of(family) if row.rule.op not in CHOOSING}
     found: dict[Rule, list[tuple[int, Case]]] = {}
-    for case in cases():
+    for case in every_case():
         row = matching_row(case.sample, case.dtype) if case.family == family else None
         if row is not None and row.rule in rules:
             found.setdefault(row.rule, []).append((-_elements(case), case))
