@@ -19,7 +19,7 @@ from detmode.environment.known import SETTINGS, how_to_set, setting
 from detmode.environment.lock import lock_file
 from detmode.environment.lock.autotuners import _picked
 from detmode.environment.lock.choices import Choices
-from detmode.environment.lock.drift import DriftError, drift
+from detmode.environment.lock.drift import DriftError, differences, drift
 from detmode.environment.lock.here import lock_of
 from detmode.process.files import FileError
 from detmode.rules import default_rules
@@ -397,3 +397,11 @@ def test_variables_of_cudnn_are_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     names = lock_of()["variables"].keys()
     assert "TORCH_CUDNN_V8_API_DISABLED" in names
     assert "TORCH_CUDNN_NEW_DUMP_DIR" not in names
+
+
+def test_a_section_in_which_nothing_stands_says_something():
+    """No seed in a lock is a choice, and a difference of its own; no version would allow any."""
+    seeds = differences({"generators": {}}, {"generators": {"torch": 7}})
+    assert [(item.name, item.locked) for item in seeds] == [("seed of torch", "not seeded")]
+    (versions,) = differences({"versions": {}}, {"versions": {"torch": "2.13.0"}})
+    assert (versions.name, versions.locked) == ("section [versions]", "nothing")
