@@ -18,7 +18,7 @@ PROGRAM = f"""
 import os, signal, sys, threading, time, torch
 from concurrent.futures import ThreadPoolExecutor
 def work(): {INDEX_ADD}
-print("begun")
+print("begun", flush=True)
 """
 SIMULATED = ("detmode", "run", "--simulate", "cuda", "-o", "report.json", "script.py")
 
