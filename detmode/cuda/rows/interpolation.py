@@ -282,7 +282,7 @@ def _gather(
         return
     width = axes[0].size
     lines = numel // width
-    if (lanes := lanes_of(axes[0])) > 1:
+    if len(axes) == 1 and (lanes := lanes_of(axes[0])) > 1:
         rows = ROWS if numel * lanes >= SEVERAL * ROWS else 1
         entry, owners = f"upsample_gather_lanes<{scalars}, {lanes}, {rows}>", BLOCK // lanes
         blocks = min(-(-(-(-lines // rows) * width) // owners), MAX_GROUPS)
