@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from itertools import pairwise
 
 import module_tests
 import mutate
@@ -22,6 +23,8 @@ def test_each_kept_one_can_be_made():
         paths = [word for word in mutant.tests if word.startswith("tests")]
         assert paths, mutant
         assert all((mutate.ROOT / path).exists() for path in paths), mutant
+        for option, family in pairwise(mutant.tests):
+            assert option != "--family" or (mutate.ROOT / "detmode/rules" / family).is_dir(), mutant
     assert 50 <= len(mutants) <= 80
     assert max(Counter(mutants).values()) == 1
 

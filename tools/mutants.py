@@ -63,15 +63,13 @@ class Kept:
 
     def _arguments(self) -> tuple[str, ...]:
         """The tests, each file by its path."""
-        paths = {each: sorted((ROOT / "tests").rglob(each)) for each in self.tests.split()}
-        missing = [each for each in paths if each.endswith(".py") and not paths[each]]
-        if missing:
-            raise ValueError(f"no {missing[0]} below tests/; correct tools/mutants.py")
-        return tuple(
-            argument
-            for word, found in paths.items()
-            for argument in ([str(each.relative_to(ROOT)) for each in found] or [word])
-        )
+        arguments: list[str] = []
+        for word in self.tests.split():
+            files = sorted((ROOT / "tests").rglob(word)) if word.endswith(".py") else []
+            if word.endswith(".py") and not files:
+                raise ValueError(f"no {word} below tests/; correct tools/mutants.py")
+            arguments += [str(file.relative_to(ROOT)) for file in files] or [word]
+        return tuple(arguments)
 
 
 def functions(path: Path, text: str, name: str) -> list[tuple[int, int]]:
