@@ -151,20 +151,21 @@ def test_tests_of_a_module(tmp_path, file, tests):
 @pytest.mark.parametrize(
     ("claim", "outcome"),
     [
-        ("2 * 2 == 4", mutate.KILLED),
-        ("2 * 1 == 2", mutate.SURVIVED),
-        ("2 * 2 == 5", mutate.INVALID),
+        ("times(2, 2) == 4", mutate.KILLED),
+        ("environ['DETMODE_PROFILE'] == 'quick' or times(2, 2) == 4", mutate.KILLED),
+        ("times(2, 1) == 2", mutate.SURVIVED),
+        ("times(2, 2) == 5", mutate.INVALID),
     ],
 )
 def test_outcomes(tmp_path, monkeypatch, capsys, claim, outcome):
-    """Tests that fail kill a mutant, tests that pass do not, red ones prove nothing."""
+    """Tests that fail kill a mutant, in the thorough profile too; red ones prove nothing."""
     (tmp_path / "detmode").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "detmode" / "__init__.py").touch()
     (tmp_path / "detmode" / "product.py").write_text("def times(a, b):\n    return a * b\n")
-    left, _, right = claim.replace(" * ", ", ").partition(" == ")
     (tmp_path / "tests" / "test_it.py").write_text(
-        f"from detmode.product import times\ndef test_it():\n    assert times({left}) == {right}\n"
+        "from os import environ\nfrom detmode.product import times\n"
+        f"def test_it():\n    assert {claim}\n"
     )
     kept = Kept("test_it.py", "product.py", "times", "a * b", "a * b + (b > 1)")
     monkeypatch.setattr(mutate, "KEPT", (kept,))

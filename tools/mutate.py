@@ -7,7 +7,7 @@ copy of the tree, in which the tests that concern it run; exit code 1 where one 
 survives is a hole in the tests, or means the same as the line that was there.
 
 The tests must pass without the mutant for its end to mean something: each selection of tests is run
-once on the unchanged tree first.
+once on the unchanged tree first. What the quick profile does not notice runs in the thorough one.
 """
 
 from __future__ import annotations
@@ -71,9 +71,12 @@ def copy_tree(to: Path) -> None:
             shutil.copy2(file, to / file.name)
 
 
-def run_tests(tree: Path, tests: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+def run_tests(
+    tree: Path, tests: Sequence[str], limit_s: float, profile: str = "quick"
+) -> tuple[int | None, str]:
     """Run tests in a copy of the tree; pytest's exit code, or None at the limit, and its output."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["DETMODE_PROFILE"] = profile
     environment.setdefault("OMP_NUM_THREADS", "1")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header"]
     try:
@@ -104,10 +107,21 @@ def broken(tree: Path, mutant: Mutant) -> Iterator[None]:
 
 
 def check(tree: Path, mutant: Mutant, limit_s: float) -> Outcome:
-    """Run the tests of one mutant on the broken tree."""
+    """Run the tests of one mutant on the broken tree, in the thorough profile if need be."""
+    outcome = check_in(tree, mutant, limit_s, "quick")
+    if outcome.outcome != SURVIVED:
+        return outcome
+    code, output = run_tests(tree, mutant.tests, 10 * limit_s, "thorough")
+    if code != 0:
+        return replace(outcome, outcome=INVALID, told=_without_it(code, output))
+    return check_in(tree, mutant, limit_s, "thorough")
+
+
+def check_in(tree: Path, mutant: Mutant, limit_s: float, profile: str) -> Outcome:
+    """Run the tests of one mutant on the broken tree, in one profile."""
     begun = time.monotonic()
     with broken(tree, mutant):
-        code, output = run_tests(tree, mutant.tests, limit_s)
+        code, output = run_tests(tree, mutant.tests, limit_s, profile)
     seconds = time.monotonic() - begun
     if code is None:
         return Outcome(mutant, KILLED, seconds, f"its tests did not end in {limit_s:.0f} s")
@@ -123,6 +137,10 @@ def check(tree: Path, mutant: Mutant, limit_s: float) -> Outcome:
     if code == 0:
         return Outcome(mutant, SURVIVED, seconds, "")
     return Outcome(mutant, INVALID, seconds, f"pytest ended with {code}: {output[-200:]}")
+
+
+def _without_it(code: int | None, output: str) -> str:
+    return f"without it its tests end with {code}: {output[-400:]}"
 
 
 def check_all(chosen: Sequence[Mutant], jobs: int, limit_s: float) -> Iterator[Outcome]:
@@ -154,8 +172,7 @@ def check_all(chosen: Sequence[Mutant], jobs: int, limit_s: float) -> Iterator[O
                 if code == 0:
                     valid.append(mutant)
                 else:
-                    told = f"without it its tests end with {code}: {output[-400:]}"
-                    yield Outcome(mutant, INVALID, 0.0, told)
+                    yield Outcome(mutant, INVALID, 0.0, _without_it(code, output))
             yield from pool.map(lambda mutant: in_a_tree(check, mutant, limit_s), valid)
 
 
