@@ -52,7 +52,7 @@ _ATTENTION = tuple(
     f"_scaled_dot_product_{kind}_attention" for kind in ("cudnn", "efficient", "flash")
 )
 _GRIDS = ("grid_sampler_2d", "grid_sampler_3d")
-ON_CUDA = {
+ELSEWHERE = {
     **dict.fromkeys(("Linear", "LazyLinear", "linear"), (_PRODUCTS[:2], _PRODUCTS[:2])),
     **dict.fromkeys(("matmul", "einsum"), (_PRODUCTS[1:], _PRODUCTS[1:])),
     **dict.fromkeys(
@@ -71,8 +71,12 @@ ON_CUDA = {
         ("grid_sample", "grid_sampler"),
         (_GRIDS, tuple(f"{name}_backward" for name in (*_GRIDS, "cudnn_grid_sampler"))),
     ),
+    **dict.fromkeys(
+        ("MaxPool2d", "max_pool2d"),
+        (("max_pool2d_with_indices",), ("max_pool2d_with_indices_backward",)),
+    ),
 }
-"""Operators that functions call on CUDA, forward and listed, which no call on a CPU shows."""
+"""Operators, forward and listed, that vary on CUDA or MPS only, which no call on a CPU shows."""
 
 
 class _Forward(TorchDispatchMode):
@@ -135,7 +139,7 @@ def found() -> dict[str, str]:
     for name, function in _functions_of_modules():
         if name not in forward and function in forward:
             forward[name], listed[name] = forward[function], listed[function]
-    for name, called in ON_CUDA.items():
+    for name, called in ELSEWHERE.items():
         forward[name], listed[name] = ({f"aten::{op}" for op in ops} for ops in called)
     return {
         name: " ".join(",".join(sorted(ops)) or NONE for ops in (forward[name], listed[name]))

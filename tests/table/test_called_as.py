@@ -106,6 +106,7 @@ def test_an_unknown_name_is_refused():
         ("Tensor.__setitem__", "aten::index_put"),
         ("F.linear", "aten::addmm"),
         ("nn.LSTM", "aten::_cudnn_rnn"),
+        ("nn.MaxPool2d", "aten::max_pool2d_with_indices_backward"),
         ("nn.TransformerEncoderLayer", "aten::_scaled_dot_product_flash_attention_backward"),
         (
             "scaled_dot_product_attention",
@@ -113,8 +114,8 @@ def test_an_unknown_name_is_refused():
         ),
     ],
 )
-def test_what_runs_in_backward_or_on_cuda(name, operator):
-    """An operator's name, and that of a function which has kernels of its own on CUDA."""
+def test_what_runs_in_backward_or_on_a_gpu(name, operator):
+    """An operator's name, and that of a function with kernels of its own on CUDA or MPS."""
     rows = list(rows_for(default_rules(), name))
     assert operator in {row.rule.op.partition(".")[0] for row in rows}
     assert {row.rule.op.partition("::")[0] for row in rows} == {"aten"}
