@@ -165,17 +165,24 @@ def _enter(level: Level) -> None:
     if missing:
         batch = _Batch()
         _batches.append(batch)
+        register = functools.partial(Undo(_warn_once).around, batch.register, missing, level)
         if _has_overridden or not any(_has_kernel(x.func.name(), x.key) for x in missing):
-            batch.register(missing, level)
+            register()
         else:
             # After a change of the filters Python shows all warnings again: a program with a block
             # for each step, and a filter in each block, would be warned at each step.
             with warnings.catch_warnings():
                 # PyTorch warns, once in a process, that kernels are overridden.
                 warnings.filterwarnings("ignore", "Warning only once for all operators")
-                batch.register(missing, level)
+                register()
             _has_overridden = True
     _follow()
+
+
+def _warn_once(undo: Undo) -> None:
+    """Have PyTorch give once what it warns about once, even if the program wants it always."""
+    undo.note(functools.partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(False)
 
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
