@@ -4,8 +4,8 @@ Its kernels stand above those of :mod:`detmode.mode.listed`. A call that the pla
 comes to Python as ever. Where that runs a substitute, or PyTorch's deterministic path, it may leave
 the player what the next such call needs: the plan of the launcher, which is recorded when the
 arguments are met again, or that ATen makes the call; and the row in which calls at such a place are
-counted. What the player has made it writes to a log, from
-which Python counts before it counts a call itself, and before a report.
+counted. What the player has made it writes to a log, from which Python counts before it counts a
+call itself, and before a report.
 
 The player acts while one mode decides in all threads, and no allow region is open, and no override
 names a forward: what the decision on a call then depends on is in its key. All else is Python's.
