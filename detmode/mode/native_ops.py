@@ -67,7 +67,7 @@ def op_for_modes(player: native.Player, func: torch._ops.OpOverload) -> int:
 
 
 class _Playable(NamedTuple):
-    """What the player can do with an overload's calls, under the rules of a table."""
+    """The share of the player in an overload's calls, under the rules of a table."""
 
     is_in_key: bool
     """All that the choice of a call's row depends on is in its key."""

@@ -7,9 +7,9 @@ from tests.shared.programs import in_another_thread
 
 
 def test_what_is_carried_is_referenced_once():
-    """However often a block keeps the same levels: up to PyTorch 2.11 a reference too few is left.
+    """Each block keeps the thread's levels anew, and they have one reference more, not one less.
 
-    The thread's end would then free what others still use.
+    PyTorch up to 2.11 drops one that it has not taken.
     """
 
     def references():
