@@ -2,8 +2,8 @@
 
 ``intercept="listed"`` leaves them to the flag and to cuDNN's benchmark, which the block chooses
 when it is entered. (cuDNN's ``deterministic`` matters only while the flag is off.) Calls cost
-nothing for it: while such a block is open, the functions that change the settings tell of each
-change.
+nothing for it: while such a block is open, the functions that change the settings note each change
+in its mode, and warn.
 """
 
 from __future__ import annotations
@@ -15,34 +15,41 @@ from typing import Any
 
 import torch
 
+from detmode.mode import messages
+from detmode.mode.alerts import warn_at
+from detmode.mode.base_mode import BaseMode
 from detmode.process.patched import Patched
 from detmode.process.setting import FLAG
 from detmode.process.torch_settings import CUDNN_BENCHMARK
 from detmode.sites.lines import nearest, site_of
 from detmode.table.call_site import Site
 
-Tell = Callable[[str, Site], None]
-"""Called with a setting's new value, in words, and the place that has set it."""
-
 _UNKNOWN = Site("<unknown>")
-_users: dict[object, Tell] = {}
+_modes: dict[object, BaseMode] = {}
+"""By the level of a block, its mode."""
 
 
-def watch(user: object, tell: Tell) -> None:
-    """Tell a user of each change after which native calls may vary."""
-    _users[user] = tell
+def watch(level: object, mode: BaseMode) -> None:
+    """Note each change after which native calls of a mode may vary, in the block of a level."""
+    _modes[level] = mode
     for setter in _SETTERS:
-        setter.enter(user)
+        setter.enter(level)
 
 
-def unwatch(user: object) -> None:
-    """Tell a user of no more changes; it may have left before."""
-    _users.pop(user, None)
+def unwatch(level: object) -> None:
+    """Note no more changes in the block of a level, which may have ended before."""
+    _modes.pop(level, None)
     for setter in _SETTERS:
-        setter.leave(user)
+        setter.leave(level)
 
 
-def unsettled() -> Iterator[str]:
+def note_at_end(mode: BaseMode) -> None:
+    """Note settings that code in C++ has changed."""
+    for value in _unsettled():
+        mode.unsettled.setdefault(value, f"{value} when a block ended")
+
+
+def _unsettled() -> Iterator[str]:
     """Return, in words, the values that the program has chosen and that let native calls vary."""
     is_on, warns_only = FLAG.chosen()
     if not is_on:
@@ -53,22 +60,25 @@ def unsettled() -> Iterator[str]:
         yield "torch.backends.cudnn.benchmark is on"
 
 
-def _telling(setter: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(setter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(setter)
-    def set_and_tell(*args: Any, **kwargs: Any) -> Any:
+    def set_and_note(*args: Any, **kwargs: Any) -> Any:
         result = setter(*args, **kwargs)
-        _tell_all()
+        _note_change()
         return result
 
-    return set_and_tell
+    return set_and_note
 
 
-def _tell_all() -> None:
+def _note_change() -> None:
     frame = nearest(sys._getframe(1))
     site = _UNKNOWN if frame is None else site_of(frame)
-    for value in unsettled():
-        for tell in list(_users.values()):
-            tell(value, site)
+    for value in _unsettled():
+        for mode in list(_modes.values()):
+            # Once for each mode.
+            if value not in mode.unsettled:
+                mode.unsettled[value] = f"{value} from {site.text} on"
+                warn_at(messages.setting_changed(value, mode.interface), site)
 
 
 def _cudnn_benchmark() -> Any:
@@ -77,7 +87,7 @@ def _cudnn_benchmark() -> Any:
 
 
 _SETTERS = (
-    Patched(lambda: torch._C, "_set_deterministic_algorithms", _telling),
-    Patched(lambda: torch._C, "_set_cudnn_benchmark", _telling),
-    Patched(_cudnn_benchmark, "setter", _telling),
+    Patched(lambda: torch._C, "_set_deterministic_algorithms", _noting),
+    Patched(lambda: torch._C, "_set_cudnn_benchmark", _noting),
+    Patched(_cudnn_benchmark, "setter", _noting),
 )

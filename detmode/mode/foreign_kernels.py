@@ -60,15 +60,15 @@ def kernel_key(func: torch._ops.OpOverload, tensors: Iterable[Tensor]) -> Dispat
 
 
 def run_kernel(
-    mode: TorchDispatchMode,
+    receiver: TorchDispatchMode,
     func: torch._ops.OpOverload,
     key: DispatchKey,
     /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Run the kernel that an operator has at a key; the mode receives what it calls."""
-    with acting(mode), autocast_inside(func), traced_inside(func):
+    """Run the kernel that an operator has at a key; ``receiver`` receives what it calls."""
+    with acting(receiver), autocast_inside(func), traced_inside(func):
         return func._op_dk(key, *args, **kwargs)
 
 
@@ -84,9 +84,12 @@ def _is_infrastructure(mode: TorchDispatchMode) -> bool:
 
 
 def decompose(
-    mode: TorchDispatchMode, overload: OverloadInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    receiver: TorchDispatchMode,
+    overload: OverloadInfo,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
-    """Run a composite operator under the mode, which receives it whole in inference mode.
+    """Run a composite operator, which ``receiver`` receives whole in inference mode, under it.
 
     ATen's decomposition runs. PyTorch also has some in Python, for tracing, which round
     differently or draw other random numbers. Some composites have kernels as well
@@ -96,7 +99,7 @@ def decompose(
         for tensor in tensors_in((*args, *kwargs.values())):
             if (tensor.device.type, tensor.is_nested) in overload.kernels:
                 return overload.func(*args, **kwargs)
-    return run_kernel(mode, overload.func, COMPOSITE, *args, **kwargs)
+    return run_kernel(receiver, overload.func, COMPOSITE, *args, **kwargs)
 
 
 def run_foreign(

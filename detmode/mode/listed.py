@@ -27,8 +27,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from detmode.mode import changed_settings, messages
-from detmode.mode.alerts import warn_at
+from detmode.mode import changed_settings
 from detmode.mode.base_mode import BaseMode
 from detmode.mode.handled import Located
 from detmode.mode.levels import Level, innermost
@@ -58,7 +57,6 @@ from detmode.process.dispatch import (
 from detmode.process.undo import Lock, Undo
 from detmode.sites.forward_memory import forward_memory
 from detmode.table import twins
-from detmode.table.call_site import Site
 from detmode.table.rule_table import resolve
 
 __tracebackhide__ = True
@@ -146,8 +144,8 @@ def enter(level: Level, undo: Undo) -> None:
     _lock.run(_enter, level)
     level.mode.counts_native = level.counts_native and level.mode.counts_native is not False
     if not level.decides_on_native:
-        undo.note(functools.partial(_look_at_settings, level.mode))
-        changed_settings.watch(level, functools.partial(_tell, level.mode))
+        undo.note(functools.partial(changed_settings.note_at_end, level.mode))
+        changed_settings.watch(level, level.mode)
 
 
 def _enter(level: Level) -> None:
@@ -167,17 +165,24 @@ def _enter(level: Level) -> None:
     if missing:
         batch = _Batch()
         _batches.append(batch)
+        register = functools.partial(Undo(_warn_once).around, batch.register, missing, level)
         if _has_overridden or not any(_has_kernel(x.func.name(), x.key) for x in missing):
-            batch.register(missing, level)
+            register()
         else:
             # After a change of the filters Python shows all warnings again: a program with a block
             # for each step, and a filter in each block, would be warned at each step.
             with warnings.catch_warnings():
                 # PyTorch warns, once in a process, that kernels are overridden.
                 warnings.filterwarnings("ignore", "Warning only once for all operators")
-                batch.register(missing, level)
+                register()
             _has_overridden = True
     _follow()
+
+
+def _warn_once(undo: Undo) -> None:
+    """Have PyTorch give once what it warns about once, even if the program wants it always."""
+    undo.note(functools.partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(False)
 
 
 def _choices(mode: BaseMode) -> tuple[Any, ...]:
@@ -204,19 +209,6 @@ def _follow() -> None:
     are_one = len({x.thread for x in _levels}) < 2 or len({id(x.mode) for x in _levels}) < 2
     for level in _levels:
         level.decide_everywhere(are_one and level is _levels[-1])
-
-
-def _tell(mode: BaseMode, value: str, site: Site) -> None:
-    """Note and warn, once, that native calls may vary because of a setting."""
-    if value not in mode.unsettled:
-        mode.unsettled[value] = f"{value} from {site.text} on"
-        warn_at(messages.setting_changed(value, mode.interface), site)
-
-
-def _look_at_settings(mode: BaseMode) -> None:
-    """Note settings that code in C++ has changed."""
-    for value in changed_settings.unsettled():
-        mode.unsettled.setdefault(value, f"{value} when a block ended")
 
 
 def registered(op: str) -> bool:

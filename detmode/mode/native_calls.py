@@ -4,8 +4,8 @@ Its kernels stand above those of :mod:`detmode.mode.listed`. A call that the pla
 comes to Python as ever. Where that runs a substitute, or PyTorch's deterministic path, it may leave
 the player what the next such call needs: the plan of the launcher, which is recorded when the
 arguments are met again, or that ATen makes the call; and the row in which calls at such a place are
-counted. What the player has made it writes to a log, from
-which Python counts before it counts a call itself, and before a report.
+counted. What the player has made it writes to a log, from which Python counts before it counts a
+call itself, and before a report.
 
 The player acts while one mode decides in all threads, and no allow region is open, and no override
 names a forward: what the decision on a call then depends on is in its key. All else is Python's.
@@ -42,11 +42,11 @@ from detmode.mode.native_log import (
     numbers,
 )
 from detmode.mode.native_ops import (
-    facts_of,
     funcs,
     learn_frames,
     op_for_modes,
     ops_at,
+    playable,
     share_of,
 )
 from detmode.mode.overload_info import OverloadInfo
@@ -163,7 +163,7 @@ class _Taught:
         """Return what the call in this thread, of an overload, may teach, as ``dm_pending``."""
         wanted = self._wanted_of(func, self._table)
         # The kernel may be there for a block with another table.
-        return wanted if wanted and facts_of(self._rules, func)[0] else 0
+        return wanted if wanted and playable(self._rules, func).is_in_key else 0
 
     def _wanted_of(self, func: torch._ops.OpOverload, table: _Table) -> int:
         pending: int = self._player.dm_pending(table.number)

@@ -128,8 +128,8 @@ def attach(player: native.Player) -> None:
     process.native_memory.follow_marks()
     player.dm_host_step(host_steps.make)
     player.dm_register_for_modes()
-    numbers = [ctypes.pointer(setting.holds) for setting in all_settings]
-    player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(numbers))(*numbers), len(numbers))
+    holds = [ctypes.pointer(setting.holds) for setting in all_settings]
+    player.dm_holds((ctypes.POINTER(ctypes.c_int) * len(holds))(*holds), len(holds))
     outside_python.here = player.dm_native_here
     outside_python.elsewhere = player.dm_native_elsewhere
     if hasattr(os, "register_at_fork"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import weakref
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -48,7 +48,7 @@ def ops_at(
 ) -> list[tuple[int, bool]]:
     """Return the numbers of operators at places, and whether the player makes their calls."""
     numbers = ((op_at(player, place), place.func) for place in places)
-    return [(number, facts_of(table, func)[1]) for number, func in numbers if number >= 0]
+    return [(number, playable(table, func).is_made) for number, func in numbers if number >= 0]
 
 
 _for_modes: dict[torch._ops.OpOverload, int] = {}
@@ -66,24 +66,30 @@ def op_for_modes(player: native.Player, func: torch._ops.OpOverload) -> int:
     return number
 
 
-_facts: ById[dict[torch._ops.OpOverload, tuple[bool, bool]]] = ById()
+class _Playable(NamedTuple):
+    """The share of the player in an overload's calls, under the rules of a table."""
+
+    is_in_key: bool
+    """All that the choice of a call's row depends on is in its key."""
+    is_made: bool
+    """It makes those that a substitute or a native path is for."""
+
+
+_playable: ById[dict[torch._ops.OpOverload, _Playable]] = ById()
 """By table and overload: each block asks again, and to look its rows up takes long."""
 
 
-def facts_of(table: RuleTable, func: torch._ops.OpOverload) -> tuple[bool, bool]:
-    """Return whether the key of a call has all that the choice of its row depends on.
-
-    And whether the player makes such calls: that takes a substitute or a native path, too.
-    """
-    facts = _facts.get(id(table))
-    if facts is None:
-        facts = _facts.keep(table, {})
-    if func not in facts:
+def playable(table: RuleTable, func: torch._ops.OpOverload) -> _Playable:
+    """Return what the player can do with an overload's calls."""
+    known = _playable.get(id(table))
+    if known is None:
+        known = _playable.keep(table, {})
+    if func not in known:
         rules = [row.rule for row in table.get(func)]
         is_in_key = not any(rule.when.environment or rule.when.reads_values for rule in rules)
         is_made = any(isinstance(rule.action, Native) or rule.launches for rule in rules)
-        facts[func] = is_in_key, is_in_key and is_made
-    return facts[func]
+        known[func] = _Playable(is_in_key, is_in_key and is_made)
+    return known[func]
 
 
 def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadInfo | None) -> int:
@@ -96,7 +102,7 @@ def share_of(table: RuleTable, func: torch._ops.OpOverload, overload: OverloadIn
         return 0
     if overload.passes:
         return 1
-    return (2 if overload.dense_passes else 3) if facts_of(table, func)[0] else 0
+    return (2 if overload.dense_passes else 3) if playable(table, func).is_in_key else 0
 
 
 _known: set[int] = set()

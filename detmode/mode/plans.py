@@ -110,12 +110,13 @@ class _Plans:
             The result, ``NOT_PLAYED``, or ``HAS_NO_PLAN`` if :meth:`run` would record none either.
         """
         try:
-            form = self._form_functions[len(args)](args, kwargs)
+            try:
+                form_of = self._form_functions[len(args)]
+            except KeyError:
+                form_of = form_function(overload.func, len(args), self._takes_sparse)
+                self._form_functions[len(args)] = form_of
+            form = form_of(args, kwargs)
             variants = self._variants.get(form)
-        except KeyError:
-            number = len(args)
-            self._form_functions[number] = form_function(overload.func, number, self._takes_sparse)
-            return self.play(memory, counter, overload, args, kwargs)
         except (AttributeError, TypeError):
             # A number stands for a tensor.
             return HAS_NO_PLAN

@@ -38,8 +38,8 @@ class _OutsidePython:
     """Calls of the same kind that are made without Python: none, until a player in C++ is there.
 
     Such calls do not begin while calls wait for a value of a setting or hold one
-    (:attr:`Setting.holds`). ``here`` and ``elsewhere`` return
-    whether this thread, or another one, is in one of them.
+    (:attr:`Setting.holds`). ``here`` and ``elsewhere`` return whether this thread, or another one,
+    is in one of them.
     """
 
     def __init__(self) -> None:

@@ -229,9 +229,9 @@ class ForwardMemory:
     def place_of_function(
         self, paths: ModulePaths, frame: FrameType | None, *, makes_node: bool
     ) -> CallSite:
-        """Return the place of a compiled function that is being called: where its frame begins.
+        """Return the place of a compiled function that is being called, of which this is the frame.
 
-        If that is of one of PyTorch's own, it is where it is called.
+        It is the function's first line; of one of PyTorch's own, the line that calls it.
         """
         place = self._observed_place(paths)
         if frame is not None and is_users(frame.f_code.co_filename):

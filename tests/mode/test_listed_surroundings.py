@@ -181,3 +181,19 @@ with detmode.DeterministicMode(intercept="listed"): pass
 """
     ended = run_forked("-c", [[code]], tmp_path, timeout=100)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_program_that_wants_all_warnings(listing, monkeypatch):
+    """No block tells it of the kernels that it overrides, be it the first; the choice stays."""
+    monkeypatch.setattr(listed, "_has_overridden", False)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2):
+                with listing() as mode:
+                    index_add()
+                assert actions(mode) == [INDEX_ADD]
+        assert torch.is_warn_always_enabled()
+    finally:
+        torch.set_warn_always(False)
