@@ -27,6 +27,7 @@ import time
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -268,6 +269,11 @@ def _nothing(*_: object, **__: object) -> None:
     pass
 
 
+def player_on(is_on: bool) -> AbstractContextManager[object]:
+    """Switch the player in C++ on or off in a block: unasked, it begins once it has been built."""
+    return mock.patch.dict(os.environ, {native.VARIABLE: str(int(is_on))})
+
+
 def forget_shapes(function: Any, inputs: Sequence[Arguments]) -> None:
     """Make the calls, and forget what was recorded and validated for their shapes.
 
@@ -309,7 +315,7 @@ def measure(
         same = [make(4)] * calls
     again, launcher, known, new = [], [], [], []
     simulate = None if on_gpu else "cuda"
-    with contextlib.nullcontext() if on_gpu else without_launches():
+    with player_on(False), contextlib.nullcontext() if on_gpu else without_launches():
         with mock.patch.object(base_mode, "plans_of", _nothing):
             unplanned = mode_for(function, same[0], simulate)
         planned = mode_for(function, same[0], simulate)
@@ -365,11 +371,11 @@ def measure_native(name: str, rounds: int, calls: int) -> tuple[float, float] | 
 
 def compare_with_native(names: Sequence[str], turns: int, rounds: int, calls: int) -> None:
     """Print the times of calls that the player makes, over ATen's own."""
-    os.environ[native.VARIABLE] = "1"
     native.build()
     times = defaultdict(list)
-    for _, name in in_turns(names, turns):
-        times[name].append(measure_native(name, rounds, calls))
+    with player_on(True):
+        for _, name in in_turns(names, turns):
+            times[name].append(measure_native(name, rounds, calls))
     lines, ratios = [], []
     for name, pairs in times.items():
         if None in pairs:

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import ctypes
 import gc
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from host_calls import without_launches
+from host_calls import player_on, without_launches
 from models import MODELS, Make
 from provenance import cpu
 from results import table
@@ -131,17 +130,17 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     torch.set_num_threads(1)
-    if options.native:
-        os.environ[native.VARIABLE] = "1"
-        native.build()
-        with DeterministicMode(intercept="listed"):
-            pass  # the first block would hand steps to Python
     lines = []
-    for name in MODELS:
-        if options.only in name:
-            sides = measure(name, options.rounds, options.steps, options.warn_only)
-            figures = [f"{ratio:.2f}" for side, (_, ratio) in sides.items() if side != NONE]
-            lines.append((name, f"{sides[NONE][0]:.0f}", *figures))
+    with player_on(options.native):
+        if options.native:
+            native.build()
+            with DeterministicMode(intercept="listed"):
+                pass  # the first block would hand steps to Python
+        for name in MODELS:
+            if options.only in name:
+                sides = measure(name, options.rounds, options.steps, options.warn_only)
+                figures = [f"{ratio:.2f}" for side, (_, ratio) in sides.items() if side != NONE]
+                lines.append((name, f"{sides[NONE][0]:.0f}", *figures))
     print(table(("", f"{NONE}, us", *SIDES), lines))
     print(f"target {TARGET:.2f}; PyTorch {torch.__version__}, {cpu()}, {options.rounds} rounds")
 

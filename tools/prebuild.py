@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # imported with detmode, NVRTC would be another one: see `loa
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "kernels"
 OWN = ROOT / "build" / "cache"
-TESTS = ROOT / "tests" / "shared"
 
 Entry = tuple[str, str]
 """The file and the name of a kernel."""

@@ -114,6 +114,9 @@ class KernelSignature:
         self.offsets = [begins[parameter.name] for parameter in parameters]
         self.n_words = len(self._words)
         del self._words[: len(self.pointers)]
+        self._names = [parameter.name for parameter in self._in_order]
+        self._known_names = frozenset(self._names)
+        self._known_types: set[tuple[type, ...]] = set()
         self._n_plain = sum(not parameter.members for parameter in parameters)
         self._numbers = struct.Struct("=" + "".join(_CODES[kind] for _, kind in self._words))
         self._pack_all = struct.Struct(f"={len(self.pointers)}Q{self._numbers.size}s").pack_into
@@ -126,10 +129,15 @@ class KernelSignature:
                 parameter cannot hold.
             TypeError: an argument of another kind than its parameter.
         """
-        if arguments.keys() != {parameter.name for parameter in self.parameters}:
+        if arguments.keys() != self._known_names:
             refuse_names(self.where, arguments, [parameter.name for parameter in self.parameters])
-        values = tuple(arguments[parameter.name] for parameter in self._in_order)
-        self._check(values)
+        values = tuple([arguments[name] for name in self._names])
+        types = tuple(map(type, values))
+        # Looking at types takes most of a bind. What has no plan launches often with the same ones:
+        # a recording each time it digests a tensor.
+        if types not in self._known_types:
+            self._check(values)
+            self._known_types.add(types)
         count, n_plain = len(self.pointers), self._n_plain
         numbers = (*values[count:n_plain], *chain.from_iterable(values[n_plain:]))
         try:

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from detmode.cuda import host, launch
-from detmode.cuda.signature import kernels_of
+from detmode.cuda import signature as signatures
+from detmode.cuda.signature import KernelSignature, kernels_of
 from detmode.cuda.source import CompileError
 from tests.shared.cuda_sources import KERNELS, WARP, source_in
 
@@ -49,6 +50,21 @@ def test_no_arguments() -> None:
     """A launch without any names all that is missing."""
     with pytest.raises(ValueError, match="nothing is given for 'input', 'output', 'n', 'factor'"):
         launch(KERNELS, "scale<float>", 1)
+
+
+def test_types_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches with the types of an earlier one check none; one with another type is refused."""
+    signature = KernelSignature("kernels.cu: scale<float>", KERNELS.kernels["scale"])
+    fits = mock.Mock(side_effect=signatures._fits)
+    monkeypatch.setattr(signatures, "_fits", fits)
+    expected = signature.bind(FITTING)
+    assert fits.call_count == 4
+    assert signature.bind(FITTING) == expected
+    assert signature.bind(FITTING | {"n": 2}) != expected
+    assert fits.call_count == 4
+    for _ in range(2):
+        with pytest.raises(TypeError, match="n is int64_t, so it takes an int, but got bool"):
+            signature.bind(FITTING | {"n": True})
 
 
 class Mixed(NamedTuple):

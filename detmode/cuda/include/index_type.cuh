@@ -14,7 +14,7 @@ static __device__ __forceinline__ int64_t quotient(int64_t value, int64_t diviso
 }
 
 // A positive divisor that all threads share, from two arguments: its value and its magic number,
-// detmode.cuda.MAGIC[value]. In 32 bits a quotient is a product and a shift.
+// detmode.cuda.magic_number(value). In 32 bits a quotient is a product and a shift.
 template <typename index_t>
 struct divisor {
   index_t value;

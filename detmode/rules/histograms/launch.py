@@ -48,7 +48,7 @@ def histc(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tens
 def histc_of_integers(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """``aten::histc`` of integers on the CPU, where ATen has no kernel, as on CUDA.
 
-    As :func:`histc`, but for the fractions of ``min`` and ``max``, which are dropped.
+    As :func:`histc`, for integers of any shape; ``min`` and ``max`` lose their fractions.
 
     Raises:
         RuntimeError: ``bins`` or the range is not possible.
