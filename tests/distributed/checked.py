@@ -251,15 +251,15 @@ def fails():
             failed.touch()
     else:
         # So long the others have not begun theirs.
-        wait_for(failed)
+        wait_for(failed.exists)
         with noted(), check:
             check.step()
 
 
-def wait_for(file):
+def wait_for(holds):
     end = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < end, file
+    while not holds():
+        assert time.monotonic() < end
         time.sleep(0.01)
 
 
@@ -268,8 +268,7 @@ def compare_without(missing, check):
     until_arrived = check._until_arrived
 
     def wait(begun):
-        while check._behind(begun) != [missing]:
-            time.sleep(0.01)
+        wait_for(lambda: check._behind(begun) == [missing])
         until_arrived(begun)
 
     check._until_arrived = wait
