@@ -75,10 +75,12 @@ def test_whatever_the_arguments_a_row_answers(name: str) -> None:
 def test_prints_as_written() -> None:
     """The text of every condition in the table is an expression that makes it again."""
     for row in default_rules():
-        again = evaluated(str(row.rule.when))
-        assert again == row.rule.when
-        assert again.arguments == row.rule.when.arguments
-        assert again.dtypes == row.rule.when.dtypes
+        when = row.rule.when
+        assert when != str(when) == repr(when)
+        again = evaluated(str(when))
+        assert again == when
+        assert again.arguments == when.arguments
+        assert again.dtypes == when.dtypes
 
 
 @pytest.mark.parametrize(
