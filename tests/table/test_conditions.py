@@ -107,6 +107,7 @@ def test_prints_as_written() -> None:
         ("result_dtype_in('self', FLOATING)", call(aten.cumsum.out, X.long(), 0, out=X), True),
         ("argument('dim', 0, 1)", call(aten.cumsum.default, X, 1), True),
         ("argument('dim', 0)", call(aten.cumsum.default, X, 1), False),
+        ("argument('no_such', None)", call(aten.cumsum.default, X, 1), True),
         ("argument_given('weights')", call(aten.bincount.default, X.long()[0]), False),
         ("argument_given('weights')", call(aten.bincount.default, X.long()[0], X[0]), True),
         ("nonempty('self')", call(aten.relu.default, X), True),
