@@ -194,17 +194,26 @@ def test_a_count_stays_out_of_the_way():
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", stream)
         patch.setattr(progress, "_SECONDS", 0.05)
+        shown = ""
+
+        def read_until(text):
+            nonlocal shown
+            while not re.search(text, shown):
+                shown += os.read(main, 10_000).decode()
+
         with progress.counted("recording", lambda: (count, "call")):
-            for text in ("first\n", "half ", "a line\n"):
+            for text, wait in (
+                ("first\n", lambda: read_until(r"7 calls .*\]")),
+                ("half ", lambda: time.sleep(0.2)),
+                ("a line\n", lambda: read_until(r"21 calls .*\]")),
+            ):
                 print(text, end="")
                 sys.stdout.flush()
                 count += 7
-                time.sleep(0.2)
+                wait()
         assert sys.stdout is stream
         print("end", flush=True)
-        shown = ""
-        while not shown.endswith("end\r\n"):
-            shown += os.read(main, 10_000).decode()
+        read_until("end\r\n$")
         patch.setattr(sys, "stderr", io.StringIO())
         with progress.counted("recording", lambda: (1 << 20, "call")):
             assert sys.stdout is stream

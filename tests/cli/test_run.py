@@ -185,6 +185,15 @@ def test_run_twice(arguments, status, words, run_command, tmp_path):
     assert ("the recordings are in" in ours.stderr) == (status == 1)
 
 
+@pytest.mark.thorough
+def test_runs_are_processes(run_python, tmp_path):
+    """The program is started anew for each run, by a command that is a process itself."""
+    (tmp_path / "program.py").write_text(TWICE)
+    ours = run_python("-m", "detmode", "run", "--twice", "program.py")
+    assert (ours.returncode, ours.stderr) == (0, "")
+    assert ours.stdout.startswith("begin\nthe runs are identical")
+
+
 @pytest.mark.parametrize(
     ("code", "is_safe"),
     [("torch.empty(3).fill_(1).sum()", True), ("torch.empty(3).sum()", False), ("1", False)],

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detmode.cuda import headroom, launch
-from tests.shared.cuda_sources import COMPLEX, FLOATING, PRIMITIVES, accumulate
+from tests.shared.cuda_sources import COMPLEX, FLOATING, PRIMITIVES, accumulate, pattern
 from tests.shared.exact_sums import nearest
 from tests.shared.selection import PROFILE
 
@@ -102,6 +102,30 @@ def test_ties_go_to_even(dtype: torch.dtype) -> None:
         ([-1.0, -half_ulp, half_ulp / 64], -1.0),
     ]:
         assert total(torch.tensor(values, dtype=dtype)).item() == expected
+
+
+INF, NAN = math.inf, math.nan
+SPECIAL_SUMS = [
+    ([NAN, 1.0], NAN), ([INF, 1.0, INF], INF), ([-INF, 1.0], -INF), ([INF, -INF], NAN),
+    ([INF, NAN], NAN), ([-0.0, -0.0], -0.0), ([-0.0, 0.0], 0.0), ([0.0], 0.0), ([1.0, -1.0], 0.0),
+    ([-0.0, 1.0, -1.0], 0.0), ([-1.0, -0.0], -1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_special_values(dtype: torch.dtype) -> None:
+    """NaN, infinities and signed zeros come out as of IEEE additions, in either order.
+
+    A destination without addends keeps its bits, those of a NaN too.
+    """
+    index = torch.tensor([i for i, (terms, _) in enumerate(SPECIAL_SUMS) for _ in terms])
+    source = torch.tensor([x for terms, _ in SPECIAL_SUMS for x in terms], dtype=dtype)
+    before = torch.full((len(SPECIAL_SUMS) + 1,), NAN, dtype=dtype)
+    before.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])[-1] += 1
+    for numbers, addends in ((index, source), (index.flip(0), source.flip(0))):
+        result = accumulate(before, numbers, addends, headroom(3))
+        assert all(same(x, y) for x, (_, y) in zip(result.tolist(), SPECIAL_SUMS))
+        assert pattern(result[-1:]) == pattern(before[-1:])
 
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)

@@ -103,7 +103,7 @@ def test_one_report(launcher: str, start: Start, tmp_path: Path) -> None:
             (tmp_path / "tmp").mkdir()
             environment = {**ENVIRONMENT, **launched(2), **variables(tmp_path)}
             detmode = ["detmode", *run, PROGRAM]
-            done = run_forked("-m", [detmode] * 2, tmp_path, timeout=100, **environment)
+            done = run_forked("-m", [detmode] * 2, tmp_path, timeout=300, **environment)
         case "torchrun":
             done = start("-m", *TORCHRUN, "-m", "detmode", *run, PROGRAM)
         case "no_python":

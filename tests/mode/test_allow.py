@@ -385,6 +385,7 @@ def test_a_graph_of_another_thread_takes_over_nothing(mode):
     assert actions(made)[1:] == [(BACKWARD + ".default", "error", 9)]
 
 
+@pytest.mark.parametrize("mode", ["all"], indirect=True)  # listed: where the player is there
 def test_backward_of_a_write_to_a_view(mode):
     """Writing to a view has its exemption, too: its node is inside one of the view's."""
     with mode() as made:

@@ -71,13 +71,13 @@ def test_another_table_in_another_thread_is_refused(listing):
     def stay():
         with other:
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
             index_add()
 
     thread = threading.Thread(target=stay)
     thread.start()
     try:
-        assert entered.wait(10)
+        assert entered.wait(60)
         with pytest.raises(RuntimeError, match="another thread is in such a block"):
             listing(rules=default_rules()).__enter__()
         with pytest.raises(RuntimeError, match='or use intercept="all"'):
@@ -86,7 +86,7 @@ def test_another_table_in_another_thread_is_refused(listing):
             index_add()
     finally:
         leave.set()
-        thread.join(10)
+        thread.join(60)
     assert actions(mine) == actions(other) == [INDEX_ADD]
     assert tables() == before
 

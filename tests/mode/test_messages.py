@@ -187,6 +187,7 @@ def test_what_pytorch_is_silent_about(mode, warn_only):
     assert "the scan depends on the timing of its blocks\n  at " in text
 
 
+@pytest.mark.parametrize("mode", ["all"], indirect=True)  # listed: where the player is there
 def test_strict_raises_what_pytorch_is_silent_about(mode, table):
     """With ``strict=True`` such a row raises in the same words; what does not vary runs."""
     target = torch.tensor([2.0, 3.0])

@@ -100,6 +100,7 @@ def test_each_override_is_for_its_own_operators(mode):
     assert [record.action for record in made.records] == ["allow", "error"]
 
 
+@pytest.mark.parametrize("mode", ["all"], indirect=True)  # listed: where the player is there
 def test_a_call_that_a_rule_knows_not_to_vary(mode, table):
     """An override stays silent about a call that does not vary by its row."""
     from detmode import Allow, Rule

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import detmode
 from detmode import DeterministicMode
 from detmode.mode import listed
+from detmode.mode.dispatch_stack import acting
 from detmode.mode.sampled_calls import gap_after
 from detmode.reports.report import Report
 from detmode.reports.union import of_ranks
@@ -199,9 +200,14 @@ def test_no_tensor_is_kept():
 
 @pytest.mark.skipif(not listed.AVAILABLE, reason=listed.UNAVAILABLE)
 def test_listed_calls_alone():
-    """intercept="listed" receives the calls of listed operators, and samples those."""
+    """intercept="listed" receives the calls of listed operators, and samples those.
+
+    Others do not count where its level is a dispatch mode either, as inside a call.
+    """
     with DeterministicMode(recheck=1.0, simulate="cuda", intercept="listed") as mode:
         torch.ones(4).neg()
+        with acting(listed.acting()):
+            torch.ones(4).neg()
         torch.zeros(3).index_add_(0, torch.tensor([1, 1]), torch.ones(2))
     assert [counts(mode)[name] for name in ("calls", "made_twice", "differing")] == [1, 1, 0]
     assert [row.count for row in mode.records if "index_add" in row.overload] == [1]

@@ -104,7 +104,7 @@ def test_known_to_vary():
 
 
 def test_a_flipped_bit_is_found():
-    """With one faulty result in 10,000 and every call made twice, in the window of the fault."""
+    """With one faulty result in 1,000 and every call made twice, in the window of the fault."""
     faults, x = Faults(seed=2), torch.ones(4)
     raises = pytest.raises(RecheckError, match=r"aten::mul\.Tensor")
     with raises, faults, DeterministicMode(recheck=1.0):

@@ -52,6 +52,7 @@ def test_errors_keep_nothing_alive(values, monkeypatch):
     try:
         with DeterministicMode(simulate="cuda"), contextlib.suppress(RuntimeError, MemoryError):
             func(*given)
+            raise AssertionError("the call is refused")
         given.clear()
         assert alive() is None
     finally:

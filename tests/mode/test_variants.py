@@ -202,6 +202,19 @@ def test_elements_that_share_memory_are_not_written(mode_with):
                 torch.cumsum(torch.ones(shared.shape), 0, out=shared)
 
 
+@pytest.mark.parametrize(("read", "written"), [(0, 1), (1, 0), (0, 0), (0, 3), (3, 0)])
+def test_out_may_not_share_memory_with_an_input(mode_with, read, written):
+    """It may not begin inside of an input, nor end in it; it may be all of it, or lie beside it."""
+    values = torch.ones(8)
+    given, out = values[read : read + 3], values[written : written + 3]
+    with mode_with(cumsum=cumsum):
+        if abs(read - written) == 1:
+            with pytest.raises(RuntimeError, match="single memory location"):
+                torch.cumsum(given, 0, out=out)
+        else:
+            assert torch.cumsum(given, 0, out=out).tolist() == [101, 102, 103]
+
+
 @pytest.mark.parametrize(
     ("shape", "strides"),
     [((3,), (2,)), ((2, 3), (3, 2)), ((2, 1, 2), (2, 7, 1)), ((1, 3), (0, 1)), ((3, 0), (0, 0))],

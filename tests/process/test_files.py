@@ -63,7 +63,7 @@ def test_a_pipe_is_written_to(tmp_path: Path, run_command: Run) -> None:
         reader = threading.Thread(target=_read_into, args=(pipe, read), daemon=True)
         reader.start()
         assert run_command("run", "--quiet", option, str(pipe), "script.py").returncode == 0
-        reader.join(10)
+        reader.join(60)
         assert stat.S_ISFIFO(pipe.stat().st_mode)
         assert "not checked: no call ran on a GPU" in read[0]
 

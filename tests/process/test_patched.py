@@ -1,11 +1,12 @@
 """Attributes of foreign objects, replaced while somebody needs the replacement."""
 
 import gc
+import random
 import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -186,13 +187,27 @@ def test_threads(place: SimpleNamespace, patched: Patched) -> None:
     assert (wrong, place.number, patched.users) == ([], one, ())
 
 
-@pytest.mark.parametrize("seed", [torch.seed, torch.random.seed])
-def test_a_seed_of_the_system(seed: Callable[[], int]) -> None:
+@pytest.mark.parametrize("module", [torch, torch.random])
+def test_a_seed_of_the_system(module: ModuleType) -> None:
     """A seed that ``torch.seed`` draws from the system is noted, with the value that it returns."""
-    state, name = torch.get_rng_state(), seed.__name__
+    state = torch.get_rng_state()
     try:
         with Choices() as choices:
-            drawn = getattr(torch, name)()
+            drawn = module.seed()
     finally:
         torch.set_rng_state(state)
     assert str(choices.sections["generators"]["torch"]).startswith(f"{drawn} (state ")
+
+
+def test_who_notes_seeds_may_leave_first() -> None:
+    """All that are there note a seed, and those that have left none."""
+    first, second = Choices(), Choices()
+    first.__enter__()
+    second.__enter__()
+    random.seed(3)
+    first.__exit__(None, None, None)
+    torch.manual_seed(4)
+    second.__exit__(None, None, None)
+    seeds, more = (choices.sections["generators"] for choices in (first, second))
+    assert (set(seeds), set(more)) == ({"python"}, {"python", "torch"})
+    assert seeds["python"] == more["python"]

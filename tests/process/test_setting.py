@@ -167,9 +167,8 @@ def test_a_native_call_waits_for_one_that_waits_already(on):
     assert order == ["flag off", "native"]
 
 
-def test_a_native_call_that_waits_holds_nobody_up(on, monkeypatch):
+def test_a_native_call_that_waits_holds_nobody_up(on):
     """The call for which it waits may need other settings still, which the native call lacks."""
-    monkeypatch.setattr(process_setting, "PATIENCE", 2.0)
     native = threading.Thread(target=flag_of_a_native_call)
     with deterministic_flag(False):
         native.start()

@@ -38,7 +38,8 @@ def docstrings(path: Path) -> Iterator[tuple[int, str]]:
         for statement in block if isinstance(block, list) else ():
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                 yield statement.lineno, inspect.cleandoc(str(statement.value.value))
-            blocks += [getattr(statement, name, None) for name in ("body", "orelse", "finalbody")]
+            inner = ("body", "orelse", "finalbody", "handlers", "cases")
+            blocks += [getattr(statement, name, None) for name in inner]
 
 
 def test_docstrings_state():

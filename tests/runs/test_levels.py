@@ -224,11 +224,12 @@ def test_hostile_steps_are_refused(tmp_path, data):
 
 KILLED = """
 import os, signal, sys, time, torch, detmode
+from pathlib import Path
 from detmode.runs import recording
 recording._SECONDS = 0.1
+lines = Path(sys.argv[1], "calls.jsonl")
 with detmode.record(sys.argv[1], level="step"):
-    begin = time.monotonic()
-    while time.monotonic() < begin + 0.5:
+    while not lines.stat().st_size:
         time.sleep(0.01)
         detmode.end_step(loss=torch.ones(3))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -242,10 +243,8 @@ def test_killed_run_has_its_steps(tmp_path):
     ended = run_forked("-c", [(KILLED, path)], tmp_path, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     reader = Reader(path)
-    steps = list(reader.steps())
-    assert len(steps) > 5
     assert not reader.complete
-    assert {tuple(step) for step in steps} == {("loss",)}
+    assert {tuple(step) for step in reader.steps()} == {("loss",)}
 
 
 class Slow:

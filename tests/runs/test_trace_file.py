@@ -66,11 +66,14 @@ def test_what_is_recorded_is_read(tmp_path):
 
 
 KILLED = """
-import os, signal, sys, torch, detmode
+import os, signal, sys, time, torch, detmode
+from pathlib import Path
 with detmode.record(sys.argv[1]):
     x = torch.ones(8)
     for _ in range(2000):
         x = x * 1.0001
+    while Path(sys.argv[1], "calls.jsonl").read_text().count('"call"') < int(sys.argv[2]):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -90,12 +93,12 @@ FAILED_BEFORE = KILLED.replace(
 @pytest.mark.parametrize("program", [KILLED, FAILED_BEFORE], ids=["", "after a call that failed"])
 def test_killed_run_is_readable(program, tmp_path):
     """A run that is killed leaves its calls up to the last batch, and diff says that it was."""
-    path = tmp_path / "run"
-    ended = run_forked("-c", [(program, path)], tmp_path, timeout=60)
+    path, written = tmp_path / "run", 2001 // _BATCH * _BATCH
+    ended = run_forked("-c", [(program, path, written)], tmp_path, timeout=60)
     assert ended.returncode == -signal.SIGKILL
     reader = Reader(path)
     calls = list(reader.calls())
-    assert len(calls) == 2001 // _BATCH * _BATCH
+    assert len(calls) == written
     assert not reader.complete
     assert {call.overload for call in calls[1:]} == {"aten::mul.Tensor"}
     comparison = diff(path, path)

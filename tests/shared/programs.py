@@ -90,14 +90,14 @@ class Other:
 
     def __enter__(self) -> "Other":
         self._thread.start()
-        assert self.is_in.wait(10)
+        assert self.is_in.wait(60)
         return self
 
     def __exit__(self, *error: object) -> None:
         self.go_on.set()
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def stay(self) -> None:
         self.is_in.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(60)

@@ -75,10 +75,12 @@ def test_whatever_the_arguments_a_row_answers(name: str) -> None:
 def test_prints_as_written() -> None:
     """The text of every condition in the table is an expression that makes it again."""
     for row in default_rules():
-        again = evaluated(str(row.rule.when))
-        assert again == row.rule.when
-        assert again.arguments == row.rule.when.arguments
-        assert again.dtypes == row.rule.when.dtypes
+        when = row.rule.when
+        assert when != str(when) == repr(when)
+        again = evaluated(str(when))
+        assert again == when
+        assert again.arguments == when.arguments
+        assert again.dtypes == when.dtypes
 
 
 @pytest.mark.parametrize(
@@ -105,6 +107,7 @@ def test_prints_as_written() -> None:
         ("result_dtype_in('self', FLOATING)", call(aten.cumsum.out, X.long(), 0, out=X), True),
         ("argument('dim', 0, 1)", call(aten.cumsum.default, X, 1), True),
         ("argument('dim', 0)", call(aten.cumsum.default, X, 1), False),
+        ("argument('no_such', None)", call(aten.cumsum.default, X, 1), True),
         ("argument_given('weights')", call(aten.bincount.default, X.long()[0]), False),
         ("argument_given('weights')", call(aten.bincount.default, X.long()[0], X[0]), True),
         ("nonempty('self')", call(aten.relu.default, X), True),

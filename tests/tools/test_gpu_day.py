@@ -101,7 +101,7 @@ def test_what_fails_stops_nothing(tmp_path: Path) -> None:
         Job("missing", ("no-such-profiler", "python")),
         python("print('all is well')", name="right"),
     )
-    tried = stage(*jobs, patience=1.0, minutes=0.03, processes=5)
+    tried = stage(*jobs, patience=2.0, minutes=0.06, processes=5)
     run = day(tmp_path)
     run.work([tried])
     assert outcomes(tmp_path) == {
