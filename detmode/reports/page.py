@@ -114,7 +114,7 @@ class Page:
     Args:
         title: the page's heading.
         verdict: the result, in a sentence.
-        severity: its weight, one of the words for levels.
+        severity: its weight, in the words of :attr:`Group.level`.
         facts: further sentences.
         groups: names by which the rows can be filtered, in the order of the legend.
         columns: of the table, by name.

@@ -196,7 +196,7 @@ def is_compilers_own(func: Any) -> bool:
     return False
 
 
-def _generated(frame: FrameType | None) -> FrameType | None:
+def _generated(frame: FrameType) -> FrameType | None:
     """Return the nearest frame of a graph's code."""
     for outer, _ in walk_stack(frame):
         if outer.f_code.co_name == "call" and is_inductors(outer.f_code.co_filename):

@@ -162,6 +162,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def _set_up_again(item: pytest.Function) -> None:
     """Tear the fixtures of function scope down, and set them up for another repeat."""
+    from _pytest.tmpdir import tmppath_result_key
+
+    # tmp_path's teardown needs and removes it, and pytest adds it once a phase, not once a repeat.
+    item.stash.setdefault(tmppath_result_key, {})
     state = item.session._setupstate
     assert item.parent is not None
     state.teardown_exact(item.parent)  # type: ignore[arg-type]  # asks for its collectors

@@ -118,6 +118,18 @@ def test_what_cannot_be_executed_ends_the_report_once(report_of):
     assert sum(row["count"] for row in report["rows"] if "index_add" in row["overload"]) == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no such signal")
+def test_sigterm_ends_a_program_that_could_not_become_another(report_of):
+    """It has its report, so that nothing is left to wait for."""
+    code, report = report_of(
+        "open('bad', 'w').write('no program'); os.chmod('bad', 0o755)\n"
+        "try: os.execv('bad', ['bad'])\n"
+        "except OSError: os.kill(os.getpid(), signal.SIGTERM); time.sleep(20)"
+    )
+    assert code == -15
+    assert report["failure"].startswith("os.execv at script.py:7, after which detmode does not")
+
+
 def test_what_is_not_found_is_not_executed(report_of):
     """A program that catches the error of an exec goes on, and is reported on once."""
     code, report = report_of(

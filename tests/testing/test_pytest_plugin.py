@@ -77,6 +77,15 @@ def test_trains_a_fixture(model):
     optimizer.step()
     return model
 
+@deterministic
+def test_saves(tmp_path):
+    (tmp_path / "weights").mkdir()
+    return torch.rand(2)
+
+@deterministic
+def test_saves_what_varies(tmp_path):
+    return vary(torch.rand(2))
+
 @pytest.fixture(scope="module")
 def shared():
     return torch.nn.Linear(2, 2)
@@ -180,6 +189,8 @@ OUTCOMES = {
     "test_nothing": ("FAILED", ["the repeats give nothing to compare: return tensors"]),
     # What a test's own fixtures make is made again for each repeat; what lives longer is named.
     "test_trains_a_fixture": ("PASSED", []),
+    "test_saves": ("PASSED", []),
+    "test_saves_what_varies": ("FAILED", ["1 of 2 elements differ", "vary.default at "]),
     "test_changes_a_fixture": (
         "FAILED",
         ["the runs begin with objects that differ;", "  fixture shared.weight: 4 of 4 elements"],

@@ -206,6 +206,7 @@ class _RunReport:
         self._options, self._mode = options, mode
         self._shared = OneReport(rank) if rank is not None and rank.world_size > 1 else None
         self._telling = threading.Lock()  # taken once
+        self._may_go_on = threading.Event()
 
     def given_early(self) -> AbstractContextManager[None]:
         """Give the report when a launcher or a cluster stops this process in the block."""
@@ -218,7 +219,11 @@ class _RunReport:
         is_abrupt = isinstance(error, AbruptEnd)
         if self._telling.acquire(blocking=not is_abrupt):
             failure = failure_of(error)
-            self._give(failure, LAST_WORDS if is_abrupt or failure is not None else PATIENCE)
+            try:
+                self._give(failure, LAST_WORDS if is_abrupt or failure is not None else PATIENCE)
+            finally:
+                if is_abrupt:  # what it was to become may not be executable
+                    self._may_go_on.set()
 
     def _tell_early(self) -> None:
         if self._telling.acquire(blocking=False):
@@ -226,8 +231,8 @@ class _RunReport:
         else:
             if self._shared is not None:
                 self._shared.hurry()
-            # The program has ended, and so does the process once its report is given.
-            self._telling.acquire()
+            # A program that has ended takes the process with it once its report is given.
+            self._may_go_on.wait()
 
     def _give(self, failure: str | None, patience: float) -> None:
         local, shared = self.spawned.report(self._mode.report(), patience), self._shared
