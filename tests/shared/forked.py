@@ -54,7 +54,7 @@ def imports_of(program: str) -> ast.Module:
 
 
 def reports_leaks() -> bool:
-    """Whether Triton's binding says at the end that what a frozen heap holds has leaked."""
+    """Return whether Triton's binding says at the end that what a frozen heap holds has leaked."""
     binding = sys.modules.get("triton._C.libtriton")
     return binding is not None and type(binding.ir.builder).__module__ == "nanobind"
 
