@@ -31,7 +31,8 @@ def test_long_recordings_are_compared(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(calls) == 2
     seconds, megabytes = re.findall(r"([\d.]+) (?:s with|MB)", figures)
     assert 0.1 < float(seconds) < 300
-    assert 100 < float(megabytes) < 2000
+    # At least this process's, of which the measured one began as a copy.
+    assert float(megabytes) > 100
 
 
 def test_target_is_judged_on_a_gpu_beyond_its_cache_only() -> None:

@@ -51,8 +51,8 @@ def test_generated_code(mode, table, looking, monkeypatch):
         return (after - before) / CALLS
 
     # A new thread remembers no calls of other tests, which would make room for these.
-    # Other threads of the process allocate too.
-    assert in_another_thread(growth) < 1000
+    # Other threads of the process allocate too, now and then.
+    assert min(in_another_thread(growth) for _ in range(3)) < 1000
 
 
 def test_substitutes_are_freed(mode):

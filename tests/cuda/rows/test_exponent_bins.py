@@ -167,6 +167,16 @@ def test_the_largest_addend_may_be_anywhere() -> None:
         )
 
 
+def test_zeros() -> None:
+    """-0.0 is a sum where all terms are; terms that cancel, the destination's too, give 0.0."""
+    terms: list[list[float]] = [[], [-0.0], [0.0], [1, -1], [-0.0, 0.0], [-0.0], [-1]]
+    out = torch.tensor([-0.0, -0.0, -0.0, -0.0, -0.0, 0.0, 1])
+    index = torch.tensor([i for i, some in enumerate(terms) for _ in some])
+    got = added(out, index, torch.tensor([term for some in terms for term in some]))
+    assert not got.any()
+    assert got.signbit().tolist() == [True, True, False, False, False, False, False]
+
+
 def test_a_turn_of_each_thread() -> None:
     """Threads that take several turns, and warps of which some have none, add all, once each."""
     maker = Maker(torch.float32, seed=3)
