@@ -7,7 +7,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from detmode import allow
+from detmode.cuda import native
 from detmode.sites.forward_memory import forward_memory
+from detmode.sites.native_memory import process
 from tests.shared.programs import Other, actions, enlarged, histc, image, in_another_thread, put
 
 FORWARD = "aten::upsample_bicubic2d"
@@ -386,8 +388,12 @@ def test_a_graph_of_another_thread_takes_over_nothing(mode):
 
 
 @pytest.mark.parametrize("mode", ["all"], indirect=True)  # listed: where the player is there
-def test_backward_of_a_write_to_a_view(mode):
+@pytest.mark.parametrize("has_player", [True, False])
+def test_backward_of_a_write_to_a_view(mode, has_player, monkeypatch):
     """Writing to a view has its exemption, too: its node is inside one of the view's."""
+    if not has_player:
+        monkeypatch.setenv(native.VARIABLE, "0")
+        monkeypatch.setattr(process, "native_memory", None)  # of an earlier block
     with mode() as made:
         x = torch.ones(2, 3, requires_grad=True) * 1
         with allow("aten::cumprod_"):
