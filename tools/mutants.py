@@ -325,9 +325,9 @@ RANKS = (
 
 # Inputs that no sample has: a second strip, widths, masks, halves, edges of versions.
 UNSEEN = (
+    *_seen_by("rows/test_ways.py", ("ways.py", "_are_wide", "run % AT_ONCE == 0", "True")),
     *_seen_by(
         "index/test_properties.py",
-        ("ways.py", "_are_wide", "run % AT_ONCE == 0", "True"),
         ("index/launch.py", "index_put", "masks == [True]", "any(masks)"),
     ),
     *_seen_by(

@@ -11,6 +11,7 @@ from detmode import DeterministicMode
 from detmode.rules.index import launch
 from detmode.rules.index_reduce.launch import index_reduce
 from tests.shared import needs
+from tests.shared.strategies import in_schedules
 
 pytestmark = needs.compiler
 
@@ -39,6 +40,16 @@ def test_subscripts() -> None:
         x[:, :3].index_copy_(0, index, torch.ones(3, 3))
         x.t()[index] = torch.arange(6.0).view(3, 2)
     assert {record.action for record in native.records} == {"native"}
+
+
+def test_a_mask_beside_an_index_names_a_place_twice() -> None:
+    """The last value wins, as without a mask, in any schedule."""
+    indices = [torch.tensor([False, True]), torch.ones(64, dtype=torch.int64)]
+    for seed in range(8):
+        result = in_schedules(
+            lambda: launch.index_put(torch.zeros(2, 3), indices, torch.arange(64.0)), seed
+        )
+        assert result.tolist() == [[0, 0, 0], [0, 63, 0]]
 
 
 @pytest.mark.parametrize("function", [launch.index_add, partial(index_reduce, reduce="prod")])
