@@ -130,6 +130,23 @@ def test_sigterm_ends_a_program_that_could_not_become_another(report_of):
     assert report["failure"].startswith("os.execv at script.py:7, after which detmode does not")
 
 
+@needs.posix
+def test_a_child_that_is_stopped_at_once(report_of):
+    """It dies by the signal, as under Python; its parent does not take that for its own end."""
+    code, report = report_of(
+        """
+import multiprocessing
+for _ in range(30):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(90,))
+    child.start()
+    child.terminate()
+    child.join()
+    assert child.exitcode == -signal.SIGTERM
+"""
+    )
+    assert (code, report.get("failure")) == (0, None)
+
+
 def test_what_is_not_found_is_not_executed(report_of):
     """A program that catches the error of an exec goes on, and is reported on once."""
     code, report = report_of(
