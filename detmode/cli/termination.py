@@ -43,12 +43,12 @@ def when_terminated(act: Callable[[], None]) -> Iterator[None]:
                     os.kill(os.getpid(), signal.SIGTERM)
         os.close(read)
 
-    def before_fork() -> None:
+    def block() -> None:
         # A child that is stopped as soon as it is there would write to the pipe, which is the
         # parent's until `in_child` has run: this process would end in its place.
         masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    def in_parent() -> None:
+    def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
 
     def in_child() -> None:
@@ -56,12 +56,12 @@ def when_terminated(act: Callable[[], None]) -> Iterator[None]:
             with suppress(ValueError):  # forked by another thread
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 signal.set_wakeup_fd(-1)
-        in_parent()
+        unblock()
 
     masks = threading.local()
     read, write = os.pipe()
     os.set_blocking(write, False)
-    os.register_at_fork(before=before_fork, after_in_parent=in_parent, after_in_child=in_child)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_child)
     signal.signal(signal.SIGTERM, pass_on)
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     threading.Thread(target=watch, name="detmode-termination", daemon=True).start()

@@ -89,7 +89,7 @@ def test_a_program_runs_until_its_threads_end(report_of, last):
                 -15,
                 "SIGTERM",
                 id="SIGTERM",
-                marks=pytest.mark.skipif(os.name != "posix", reason="Windows has no such signal"),
+                marks=needs.posix,
             ),
             pytest.param("work(); 1 / 0", 1, "ZeroDivisionError at script.py:6", id="error"),
             pytest.param("work(); sys.exit(5)", 5, "exit code 5", id="exit code"),
@@ -118,7 +118,7 @@ def test_what_cannot_be_executed_ends_the_report_once(report_of):
     assert sum(row["count"] for row in report["rows"] if "index_add" in row["overload"]) == 1
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows has no such signal")
+@needs.posix
 def test_sigterm_ends_a_program_that_could_not_become_another(report_of):
     """It has its report, so that nothing is left to wait for."""
     code, report = report_of(

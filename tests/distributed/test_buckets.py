@@ -4,18 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from detmode.distributed import fix_buckets
 from detmode.integrations import training
 from tests.distributed import bucketed
 from tests.distributed.bucketed import RANKS, WAYS
+from tests.shared import needs
 from tests.shared.processes import run_ranks
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 
 @pytest.fixture(scope="module")

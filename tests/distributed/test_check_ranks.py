@@ -13,11 +13,10 @@ from torch import distributed, nn
 from detmode import check_ranks
 from detmode.distributed.begun_check import digests_of, local_tensors
 from detmode.distributed.check_verdict import verdict_on_tensors
+from tests.shared import needs
 from tests.shared.processes import run_ranks
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 PROGRAM = Path(__file__).parent / "checked.py"
 Results = dict[str, list[Any]]

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed
 
 from detmode.process.callbacks import callbacks_at_once
 from detmode.process.undo import Undo
+from tests.shared import needs
 from tests.shared.processes import run_ranks
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 EXPECTED = {
     "own": {"aten::sinh.default": 5},

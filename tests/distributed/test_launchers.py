@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import distributed
 
 from detmode.cli.commands.record import _path_of_rank
 from detmode.cli.launchers import under_detmode
@@ -18,9 +17,7 @@ from detmode.cli.locks import ENVIRONMENT
 from tests.shared import ROOT, needs
 from tests.shared.processes import launched, run_forked
 
-pytestmark = pytest.mark.skipif(
-    not distributed.is_available(), reason="this PyTorch is built without torch.distributed"
-)
+pytestmark = needs.distributed
 
 PROGRAM = str(Path(__file__).parent / "two_ranks.py")
 # Rows as on CUDA, of which some may vary, without a kernel to compile.
