@@ -32,12 +32,22 @@ def means(rule: Rule, pattern: str) -> bool:
 
 
 def similar(table: RuleTable, op: str, *, among_all: bool = False) -> str:
-    """Return the question whether similar names were meant: of the table, or of all operators."""
+    """Return the question whether similar names were meant: of the table, or of all operators.
+
+    Of a name with one of PyTorch's modules in front, such as ``F.interpolat``, it is a function.
+    """
     from detmode.mode.options import is_glob
+    from detmode.process.spelling import did_you_mean
+    from detmode.table.called_as import names_of_users, without_module
     from detmode.table.names import near, registered
 
     if is_glob(op):
         return ""
+    function = without_module(op)
+    if "::" not in op and function != op:
+        question = did_you_mean(function, names_of_users())
+        if question:
+            return question
     known = {row.rule.op.partition(".")[0] for row in table}
     if among_all:
         namespace = op.partition("::")[0] if "::" in op else "aten"

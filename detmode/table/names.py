@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from detmode.process.spelling import did_you_mean
+from detmode.table.called_as import without_module
 from detmode.table.outcome import ActionName
 
 Operator: TypeAlias = str | OpOverload | OpOverloadPacket | Callable[..., Any]
@@ -68,8 +69,7 @@ def misnamed(op: str) -> str | None:
 
 def near(name: str, candidates: Iterable[str], most: int = 1) -> str:
     """Return a "did you mean" question if a candidate is similar, else an empty text."""
-    # Behind the name of an operator comes that of an overload; a function's is the last one.
-    base = name.rpartition(".")[2] if name.startswith("torch.") else name.partition(".")[0]
+    base = without_module(name).partition(".")[0]  # behind it comes an overload's name
     return did_you_mean(base if "::" in base else f"aten::{base}", candidates, most)
 
 
